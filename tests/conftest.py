@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -24,9 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give hypothesis our seed, so that one number reproduces a run."""
+    """Give hypothesis our seed, so that one number reproduces a run; say all of it in a log."""
+    if os.environ.get("CI"):
+        config.option.verbose = max(config.option.verbose, 0)
     if config.getoption("--hypothesis-seed") is None:
-        config.option.hypothesis_seed = config.getoption("--seed")
+        config.option.hypothesis_seed = str(config.getoption("--seed"))  # 0 counts as none
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -34,7 +35,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
         report.sections.append(("seed", f"--seed={item.config.getoption('--seed')}"))

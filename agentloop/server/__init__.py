@@ -1,0 +1,1 @@
+"""The server. As a library: `async with agentloop.server.app.serve(options) as server`."""

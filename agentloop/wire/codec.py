@@ -19,7 +19,9 @@ T = TypeVar("T")
 _DECODE_FAILURES = (msgspec.MsgspecError, RecursionError, ValueError)
 
 
-class _Envelope(Struct):
+class Envelope(Struct):
+    """What can be told of any frame: its type and the ids that an error echoes."""
+
     type: str = ""
     event_id: Any = None
     response_id: Any = None
@@ -30,10 +32,8 @@ class _ItemEnvelope(Struct):
     type: str = "message"
 
 
-
-
 _message_decoder = msgspec.json.Decoder(ClientMessage)
-_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_envelope_decoder = msgspec.json.Decoder(Envelope)
 _items_decoder = msgspec.json.Decoder(str | list[TypedItem])
 _raw_items_decoder = msgspec.json.Decoder(str | list[Raw])
 _item_envelope_decoder = msgspec.json.Decoder(_ItemEnvelope)
@@ -80,12 +80,12 @@ def _refuse_message(frame: bytes, failure: Exception) -> NoReturn:
     raise as_protocol_error(failure) from failure
 
 
-def envelope(frame: bytes) -> _Envelope:
+def envelope(frame: bytes) -> Envelope:
     """What can be told of a frame that does not decode: its type and the ids an error echoes."""
     try:
         found = _envelope_decoder.decode(frame)
     except _DECODE_FAILURES:
-        return _Envelope()
+        return Envelope()
     for name in ("event_id", "response_id", "stream_id"):
         if not isinstance(getattr(found, name), str):
             setattr(found, name, None)
@@ -170,3 +170,12 @@ def with_stream_id(frames: Sequence[bytes], stream_id: str) -> list[bytes]:
     """The same events, named for a lane. The name is added when sent and never stored."""
     tail = b',"stream_id":' + encode(stream_id) + b"}"
     return [frame[:-1] + tail for frame in frames]
+
+
+def is_json(frame: bytes) -> bool:
+    """Whether these bytes are one JSON value."""
+    try:
+        msgspec.json.decode(frame)
+    except _DECODE_FAILURES:
+        return False
+    return True

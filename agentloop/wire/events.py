@@ -14,6 +14,7 @@ from agentloop.wire.items import AnyItem, ContentPart, ReasoningText
 
 PartOut = ContentPart | ReasoningText
 PLAIN_TEXT = Raw(b'{"format":{"type":"text"}}')
+NO_METADATA = Raw(b"{}")
 
 
 class InputDetails(Struct, gc=False):
@@ -67,7 +68,7 @@ class ResponseObject(Struct, kw_only=True):
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     service_tier: str = "default"
-    metadata: dict[str, Any] = {}
+    metadata: Raw = NO_METADATA
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     unconsumed_input: list[AnyItem] = []
@@ -99,68 +100,69 @@ class Event(Struct, tag_field="type"):
     """Base of all events."""
 
 
-class ResponseCreated(Event, tag="response.created"):
+class Numbered(Event):
+    """Base of the events that count; the number is filled in when the event is made."""
+
     sequence_number: int
+
+
+class ResponseCreated(Numbered, tag="response.created"):
     response: ResponseObject
 
 
-class ResponseInProgress(Event, tag="response.in_progress"):
-    sequence_number: int
+class ResponseInProgress(Numbered, tag="response.in_progress"):
     response: ResponseObject
 
 
-class ResponseCompleted(Event, tag="response.completed"):
-    sequence_number: int
+class Terminal(Numbered):
+    """Base of the one event that ends a Response."""
+
     response: ResponseObject
 
 
-class ResponseIncomplete(Event, tag="response.incomplete"):
-    sequence_number: int
-    response: ResponseObject
+class ResponseCompleted(Terminal, tag="response.completed"):
+    pass
 
 
-class ResponseFailed(Event, tag="response.failed"):
-    sequence_number: int
-    response: ResponseObject
+class ResponseIncomplete(Terminal, tag="response.incomplete"):
+    pass
 
 
-class ResponseDone(Event, tag="response.done"):
+class ResponseFailed(Terminal, tag="response.failed"):
+    pass
+
+
+class ResponseDone(Numbered, tag="response.done"):
     """The loop stops for the client, or says what an append made it go on from."""
 
-    sequence_number: int
     response: PausedResponse
 
 
-class OutputItemAdded(Event, tag="response.output_item.added"):
-    sequence_number: int
+class OutputItemAdded(Numbered, tag="response.output_item.added"):
     output_index: int
     item: AnyItem
 
 
-class OutputItemDone(Event, tag="response.output_item.done"):
-    sequence_number: int
+class OutputItemDone(Numbered, tag="response.output_item.done"):
     output_index: int
     item: AnyItem
 
 
-class ContentPartAdded(Event, tag="response.content_part.added"):
-    sequence_number: int
+class ContentPartAdded(Numbered, tag="response.content_part.added"):
     item_id: str
     output_index: int
     content_index: int
     part: PartOut
 
 
-class ContentPartDone(Event, tag="response.content_part.done"):
-    sequence_number: int
+class ContentPartDone(Numbered, tag="response.content_part.done"):
     item_id: str
     output_index: int
     content_index: int
     part: PartOut
 
 
-class OutputTextDelta(Event, tag="response.output_text.delta"):
-    sequence_number: int
+class OutputTextDelta(Numbered, tag="response.output_text.delta"):
     item_id: str
     output_index: int
     content_index: int
@@ -168,8 +170,7 @@ class OutputTextDelta(Event, tag="response.output_text.delta"):
     logprobs: tuple[()] = ()
 
 
-class OutputTextDone(Event, tag="response.output_text.done"):
-    sequence_number: int
+class OutputTextDone(Numbered, tag="response.output_text.done"):
     item_id: str
     output_index: int
     content_index: int
@@ -177,53 +178,46 @@ class OutputTextDone(Event, tag="response.output_text.done"):
     logprobs: tuple[()] = ()
 
 
-class ReasoningTextDelta(Event, tag="response.reasoning_text.delta"):
-    sequence_number: int
+class ReasoningTextDelta(Numbered, tag="response.reasoning_text.delta"):
     item_id: str
     output_index: int
     content_index: int
     delta: str
 
 
-class ReasoningTextDone(Event, tag="response.reasoning_text.done"):
-    sequence_number: int
+class ReasoningTextDone(Numbered, tag="response.reasoning_text.done"):
     item_id: str
     output_index: int
     content_index: int
     text: str
 
 
-class ArgumentsDelta(Event, tag="response.function_call_arguments.delta"):
-    sequence_number: int
+class ArgumentsDelta(Numbered, tag="response.function_call_arguments.delta"):
     item_id: str
     output_index: int
     delta: str
 
 
-class ArgumentsDone(Event, tag="response.function_call_arguments.done"):
-    sequence_number: int
+class ArgumentsDone(Numbered, tag="response.function_call_arguments.done"):
     item_id: str
     output_index: int
     name: str
     arguments: str
 
 
-class CustomInputDelta(Event, tag="response.custom_tool_call_input.delta"):
-    sequence_number: int
+class CustomInputDelta(Numbered, tag="response.custom_tool_call_input.delta"):
     item_id: str
     output_index: int
     delta: str
 
 
-class CustomInputDone(Event, tag="response.custom_tool_call_input.done"):
-    sequence_number: int
+class CustomInputDone(Numbered, tag="response.custom_tool_call_input.done"):
     item_id: str
     output_index: int
     input: str
 
 
-class AppendAccepted(Event, tag="response.append.accepted"):
-    sequence_number: int
+class AppendAccepted(Numbered, tag="response.append.accepted"):
     response_id: str
     event_id: str | None
     pending: list[str]

@@ -84,7 +84,7 @@ class ReasoningText(Struct, gc=False):
 class Reasoning(Item, tag="reasoning"):
     """Reasoning. `encrypted_content` carries sealed ids for clients that keep no state here."""
 
-    summary: list[ReasoningText] = []
+    summary: list[ReasoningText] | UnsetType = UNSET
     content: list[ReasoningText] | None = None
     encrypted_content: str | None = None
     status: str | None = None
@@ -158,4 +158,4 @@ class FunctionTool(Struct, tag_field="type", tag="function", omit_defaults=True)
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None | UnsetType = UNSET
+    strict: bool | UnsetType | None = UNSET

@@ -1,0 +1,71 @@
+"""Options as the user wrote them, checked: every mistake is a `ConfigError` that names the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agentloop.errors import ConfigError
+
+_SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+
+
+def base_url(text: str) -> str:
+    """A server's base URL: `ws` counts as `http`, and a path `/v1` may be there or not.
+
+    Raises:
+        ConfigError: it is no such URL.
+    """
+    try:
+        parts = urlsplit(text)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is no URL: {error}") from error
+    if parts.scheme not in _SCHEMES or not has_host or parts.query or parts.fragment:
+        raise ConfigError(f"{text!r} is no server URL; write it as http://127.0.0.1:8765")
+    path = parts.path.rstrip("/").removesuffix("/responses").removesuffix("/v1")
+    return f"{_SCHEMES[parts.scheme]}://{parts.netloc}{path}"
+
+
+def existing_file(text: str) -> Path:
+    """The absolute path of a file.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = _existing(text)
+    if not path.is_file():
+        raise ConfigError(f"{text!r} is no file; give the path of a file")
+    return path
+
+
+def existing_folder(text: str) -> Path:
+    """The absolute path of a folder.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = _existing(text)
+    if not path.is_dir():
+        raise ConfigError(f"{text!r} is no folder; give the path of a folder")
+    return path
+
+
+def _existing(text: str) -> Path:
+    try:
+        return Path(text).expanduser().resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{text!r} cannot be opened: {reason}") from error
+
+
+def new_file(text: str) -> Path:
+    """The absolute path of a file that can be written; its folder exists.
+
+    Raises:
+        ConfigError: the folder does not exist, or a folder stands there.
+    """
+    path = Path(text).expanduser()
+    if path.is_dir():
+        raise ConfigError(f"{text!r} is a folder; give the path of a file")
+    return existing_folder(str(path.parent)) / path.name

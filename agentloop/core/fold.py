@@ -1,0 +1,148 @@
+"""What a Response remembers: its records, folded.
+
+Live work and replay run the same fold, so a Response rebuilt from its records says and remembers
+exactly what the first one did. Nothing is changed anywhere else.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from agentloop.core.calls import Calls
+from agentloop.core.context import EMPTY, Context, Entry, count_turns
+from agentloop.core.records import (
+    AnyRecord,
+    Appended,
+    AttachmentChanged,
+    Config,
+    Created,
+    Expired,
+    Hosted,
+    TurnEnded,
+    TurnStarted,
+)
+from agentloop.core.states import State, next_state
+from agentloop.core.transcript import Transcript
+from agentloop.core.writers import is_cut_call
+from agentloop.engine.api import TokenIds
+from agentloop.tokens.frame import TURN_START
+from agentloop.tokens.render import as_history
+
+
+class Acceptance(Struct):
+    """What an `event_id` was answered with, and for which payload."""
+
+    fingerprint: bytes
+    frame: bytes
+
+
+class Fold:
+    """The state that records make.
+
+    Attributes:
+        state: where the Response is; None before it was created.
+        head: the tokens before the context: instructions and tools.
+        context: items and tokens up to the last finished turn or consumed input.
+        calls: every call ever announced, with its output.
+        waiting: accepted messages that wait for the turn's end.
+        keys: how each `event_id` was answered.
+        was_appended_in_turn: an append came while the turn ran.
+    """
+
+    def __init__(self, config: Config, parent: Context = EMPTY) -> None:
+        self.config = config
+        self.parent = parent
+        self.state: State | None = None
+        self.head: TokenIds[int] = array("I")
+        self.context = parent
+        self.calls = Calls()
+        self.waiting: list[Entry] = []
+        self.keys: dict[str, Acceptance] = {}
+        self.attach_epoch = 0
+        self.was_appended_in_turn = False
+        self.transcript = Transcript(config)
+
+    def apply(self, record: AnyRecord) -> list[bytes]:
+        """Fold one record in; returns its events, numbered and encoded."""
+        self.state = State.CREATED if self.state is None else next_state(self.state, record.kind)
+        self._remember(record)
+        frames = self.transcript.feed(record, self.calls.pending)
+        self._announce_closed_calls()
+        if isinstance(record, TurnEnded):
+            self._extend_by_turn()
+        if isinstance(record, Appended) and record.event_id is not None:
+            self.keys[record.event_id] = Acceptance(record.fingerprint, frames[0])
+        return frames
+
+    def _remember(self, record: AnyRecord) -> None:
+        match record:
+            case Appended():
+                self._resolve(record.outputs)
+                self.waiting += record.messages
+                self.was_appended_in_turn = self.state is State.SAMPLING
+            case Expired():
+                self._resolve(record.outputs)
+            case Hosted():
+                self._resolve({record.call_id: record.output})
+            case TurnStarted(attempt=0):
+                self._consume_input()
+            case Created():
+                self.attach_epoch = record.attach_epoch
+                self.head = record.head
+                self._extend(record.entries)
+            case AttachmentChanged():
+                self.attach_epoch = record.attach_epoch
+            case _:
+                pass  # the transcript alone remembers it
+
+    def _resolve(self, outputs: dict[str, Entry]) -> None:
+        for call_id, output in outputs.items():
+            self.calls.resolve(call_id, output)
+
+    def _consume_input(self) -> None:
+        """Outputs enter the context in call order, messages after them."""
+        entries = [*self.calls.take_outputs(), *self.waiting]
+        self.waiting = []
+        self.was_appended_in_turn = False
+        if entries:
+            self._extend(entries)
+
+    def _extend(self, entries: Sequence[Entry]) -> None:
+        items = [entry.item for entry in entries if entry.item is not None]
+        self.context = self.context.extend(items, _joined(entries), count_turns(items))
+
+    def _announce_closed_calls(self) -> None:
+        for call in self.transcript.closed_calls:
+            call.attach_epoch = self.attach_epoch
+            self.calls.announce(call)
+        self.transcript.closed_calls.clear()
+
+    def _extend_by_turn(self) -> None:
+        """The turn enters the context as it was sampled; a cut call leaves neither item nor ids."""
+        items = self.transcript.items[self.transcript.turn_item_start :]
+        whole = [item for item in items if not is_cut_call(item)]
+        said = as_history(self.transcript.turn_ids)
+        ids = array("I", TURN_START if said else ())
+        ids.extend(said)
+        self.context = self.context.extend(whole, ids, turns=1)
+
+
+def replay(config: Config, records: Iterable[AnyRecord], parent: Context = EMPTY) -> list[bytes]:
+    """All events that these records made, made again; asserts that they are the same ones."""
+    fold = Fold(config, parent)
+    frames: list[bytes] = []
+    for record in records:
+        assert record.first_seq == len(frames), "a record's first number has moved"
+        frames += fold.apply(record)
+        assert record.first_seq + record.event_count == len(frames), "a record makes other events"
+    return frames
+
+
+def _joined(entries: Iterable[Entry]) -> array[int]:
+    ids = array("I")
+    for entry in entries:
+        ids.extend(entry.ids)
+    return ids

@@ -1,0 +1,28 @@
+"""The journal: records in, positions out.
+
+`append` is synchronous. It gives the position of the last record; the gate says when positions
+are durable. What a journal refuses (a fence) it refuses whole, before `durable` advances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from agentloop.core.records import AnyRecord
+from agentloop.gate import Gate
+
+
+class Journal(Protocol):
+    """Every Response's records, in order."""
+
+    gate: Gate
+
+    def append(self, response_id: str, records: Sequence[AnyRecord]) -> int:
+        """Keep these records; returns the position of the last one."""
+
+    def read(self, response_id: str) -> list[AnyRecord]:
+        """All records of a Response, oldest first; none for an unknown one."""
+
+    def forget(self, response_id: str) -> None:
+        """Drop a Response's records; unknown ids are ignored."""

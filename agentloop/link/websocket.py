@@ -1,0 +1,327 @@
+"""WebSocket links (RFC 6455) over aiohttp, for both sides.
+
+aiohttp shakes hands, reads, answers pings and closes. Text frames are built here and given to the
+transport directly, many in one write: aiohttp has no call for several frames, and a write costs
+ten times as much as the frame in it. That is sound because a write holds only whole frames and
+compression is never negotiated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Literal
+
+import aiohttp
+from aiohttp import WSMsgType, web
+
+from agentloop.errors import LinkClosed, ProtocolError
+from agentloop.gate import Gate
+from agentloop.link.api import (
+    CONNECTION_LOST,
+    DEFAULT_LIMITS,
+    NO_STATUS,
+    NORMAL,
+    TOO_BIG,
+    LinkLimits,
+)
+from agentloop.link.base import BaseLink, too_big_reason
+
+if TYPE_CHECKING:
+    from agentloop.clock import Clock
+
+_TEXT, _CLOSE = 0x81, 0x88  # FIN and opcode
+_MASKED = 0x80
+_MASK_BYTES = 4
+_REASON_BYTES_MAX = 123  # a control frame holds 125, and the code takes two
+
+# Written and not yet taken by the kernel. Enough to keep a fast peer busy until the next look,
+# little enough for thousands of slow ones.
+_TRANSPORT_BYTES_MAX = 256 * 1024
+_RECHECK_S_MIN, _RECHECK_S_MAX = 0.001, 0.064
+_LINGER_RECHECK_S = 0.01
+
+_pack_medium = Struct("!BBH").pack
+_pack_long = Struct("!BBQ").pack
+_SHORT_HEADERS = tuple(bytes((_TEXT, size)) for size in range(126))
+
+
+async def accept(
+    request: web.Request,
+    *,
+    clock: Clock,
+    gate: Gate,
+    limits: LinkLimits = DEFAULT_LIMITS,
+    headers: Mapping[str, str] | None = None,
+) -> WebSocketLink:
+    """Upgrade a request. The handler closes the link at its end and returns `link.response`.
+
+    Raises:
+        aiohttp.web.HTTPBadRequest: it is not a WebSocket upgrade.
+        LinkClosed: the client has already gone.
+    """
+    response = _ServerSocket(
+        decode_text=False,
+        max_msg_size=_size_refused(limits),
+        compress=False,
+        autoping=True,
+        heartbeat=limits.heartbeat_s,
+        timeout=limits.close_timeout_s,
+    )
+    response.headers.update(headers or {})
+    transport = request.transport
+    if transport is None:
+        raise LinkClosed("the client left before the upgrade")
+    try:
+        await response.prepare(request)
+    except ConnectionError as error:
+        raise LinkClosed("the client left during the upgrade") from error
+    return WebSocketLink(response, transport, clock=clock, gate=gate, limits=limits)
+
+
+async def connect(
+    url: str,
+    *,
+    clock: Clock,
+    headers: Mapping[str, str] | None = None,
+    gate: Gate | None = None,
+    limits: LinkLimits = DEFAULT_LIMITS,
+) -> WebSocketLink:
+    """Open a link to a server. The link owns its connection. Without a gate only position 0 may
+    be sent.
+
+    Raises:
+        LinkClosed: there is no server, or it refused; then `status` is the HTTP status it gave.
+    """
+    session = aiohttp.ClientSession(
+        ws_response_class=_ClientSocket,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),  # bounded here, as a whole
+    )
+    try:
+        async with asyncio.timeout(limits.connect_timeout_s):
+            socket = await session.ws_connect(
+                url,
+                headers=headers,
+                decode_text=False,
+                max_msg_size=_size_refused(limits),
+                compress=0,
+                heartbeat=limits.heartbeat_s,
+                timeout=aiohttp.ClientWSTimeout(ws_close=limits.close_timeout_s),
+            )
+    except BaseException as error:
+        await session.close()
+        if isinstance(error, aiohttp.ClientError | OSError | TimeoutError):
+            raise _cannot_connect(url, error) from error
+        raise
+    assert isinstance(socket, _ClientSocket)
+    return WebSocketLink(
+        socket, socket.transport, clock=clock, gate=gate or Gate(), limits=limits, session=session
+    )
+
+
+def _size_refused(limits: LinkLimits) -> int:
+    return limits.message_bytes + 1  # aiohttp refuses this size itself
+
+
+def _cannot_connect(url: str, error: BaseException) -> LinkClosed:
+    if isinstance(error, aiohttp.WSServerHandshakeError):
+        closed = LinkClosed(f"{url} refused the WebSocket upgrade with HTTP status {error.status}")
+        closed.status = error.status
+        return closed
+    return LinkClosed(f"cannot connect to {url}: {str(error) or type(error).__name__}")
+
+
+class _ServerSocket(web.WebSocketResponse[Literal[False]]):
+    """aiohttp's server half, but the link answers an oversized message: aiohttp would not say
+    what the limit is."""
+
+    refuse_big: Callable[[], None]
+
+    async def close(self, *, code: int = NORMAL, message: bytes = b"", drain: bool = True) -> bool:
+        if code != TOO_BIG:
+            return await super().close(code=code, message=message, drain=drain)
+        self.refuse_big()
+        return True
+
+
+class _ClientSocket(aiohttp.ClientWebSocketResponse):
+    """aiohttp's client half, with the same change, and with its transport."""
+
+    refuse_big: Callable[[], None]
+
+    def __init__(self, reader: Any, writer: Any, *args: Any, **options: Any) -> None:
+        super().__init__(reader, writer, *args, **options)
+        self.transport: asyncio.Transport = writer.transport
+
+    async def close(self, *, code: int = NORMAL, message: bytes = b"") -> bool:
+        if code != TOO_BIG:
+            return await super().close(code=code, message=message)
+        self.refuse_big()
+        return True
+
+    async def receive(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109 (as aiohttp's)
+        try:
+            return await super().receive(timeout)
+        except asyncio.CancelledError:
+            self._close_code = None  # aiohttp takes a cancelled read for a lost connection
+            raise
+
+
+class WebSocketLink(BaseLink):
+    """One end of a WebSocket, from `accept` or `connect`."""
+
+    def __init__(
+        self,
+        socket: _ServerSocket | _ClientSocket,
+        transport: asyncio.Transport,
+        *,
+        clock: Clock,
+        gate: Gate,
+        limits: LinkLimits,
+        session: aiohttp.ClientSession | None = None,
+    ) -> None:
+        super().__init__(clock, gate, limits)
+        self._socket = socket
+        self._transport = transport
+        self._session = session
+        self._is_masking = session is not None  # clients must (RFC 6455, 5.3), servers must not
+        self._recheck_s = _RECHECK_S_MIN
+        self._patience: asyncio.Timeout | None = None
+        socket.refuse_big = self._refuse_big
+
+    @property
+    def response(self) -> web.StreamResponse:
+        """What the request handler of the server side returns."""
+        assert isinstance(self._socket, web.StreamResponse)
+        return self._socket
+
+    async def recv(self) -> bytes:
+        if self._ended is not None:
+            raise self._closed_error()
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                message = await self._socket.receive()
+        except TimeoutError:  # only `_wake_reader` makes it expire
+            raise self._closed_error() from None
+        finally:
+            self._patience = None
+        if message.type is WSMsgType.TEXT:
+            return self._count_in(message.data, self._clock.now())
+        if message.type is WSMsgType.BINARY:
+            raise ProtocolError("text frames only")
+        if message.type is WSMsgType.CLOSE:
+            self._end(message.data or NO_STATUS, message.extra or "")
+        else:
+            self._end(*_failure(message.data))
+        raise self._closed_error()
+
+    def _wake_reader(self) -> None:
+        if self._patience is not None:
+            self._patience.reschedule(0)
+
+    def _room_bytes(self) -> int:
+        if self._transport.is_closing():
+            return 0
+        return _TRANSPORT_BYTES_MAX - self._transport.get_write_buffer_size()
+
+    def _write(self, frames: list[bytes]) -> None:
+        encode = encode_masked if self._is_masking else encode_frames
+        self._transport.write(b"".join(encode(frames)))
+        self._recheck_s = _RECHECK_S_MIN
+
+    def _wait_for_room(self) -> None:
+        # aiohttp owns the protocol and keeps its resume_writing to itself, so look again later.
+        if self._transport.is_closing():
+            self._discard()
+            return
+        self._wakeup = self._clock.call_at(self._clock.now() + self._recheck_s, self._flush)
+        self._recheck_s = min(self._recheck_s * 2, _RECHECK_S_MAX)
+
+    async def _hang_up(self, code: int, reason: str) -> None:
+        if code == TOO_BIG:
+            while not self._transport.is_closing():
+                await self._clock.sleep(_LINGER_RECHECK_S)
+            code = NORMAL  # for aiohttp's own accounts; the peer has had its answer
+        await self._socket.close(code=code, message=_fit(reason))
+        while self._transport.get_write_buffer_size():
+            await self._clock.sleep(_RECHECK_S_MIN)
+
+    async def _release(self) -> None:
+        self._cut()
+        if self._session is not None:
+            await self._session.close()
+
+    def _cut(self) -> None:
+        # asyncio can't abort a transport that has closed after writing what it still had.
+        if self._transport.get_write_buffer_size() or not self._transport.is_closing():
+            self._transport.abort()
+
+    def _refuse_big(self) -> None:
+        """Name the limit, but take in what still comes until the peer hangs up.
+
+        To close with half of its message unread would reset the connection, and the peer could
+        lose the reason with it. aiohttp throws away what comes after the error.
+        """
+        reason = too_big_reason(self._limits.message_bytes)
+        self._end(TOO_BIG, reason)
+        if self._transport.is_closing():
+            return
+        payload = TOO_BIG.to_bytes(2, "big") + _fit(reason)
+        self._transport.write(_frame(_CLOSE, payload, is_masked=self._is_masking))
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+
+def _failure(error: object) -> tuple[int, str]:
+    if isinstance(error, aiohttp.WebSocketError):
+        return error.code, str(error)
+    return CONNECTION_LOST, f"the connection was lost{f': {error}' if error else ''}"
+
+
+def _fit(reason: str) -> bytes:
+    """A close reason, cut between characters where it is too long."""
+    return reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore").encode()
+
+
+def encode_frames(frames: list[bytes]) -> list[bytes]:
+    """Text frames as a server writes them (RFC 6455, 5.2): headers and payloads, to be joined."""
+    parts: list[bytes] = []
+    for frame in frames:
+        size = len(frame)
+        if size < 126:
+            parts.append(_SHORT_HEADERS[size])
+        elif size < 65536:
+            parts.append(_pack_medium(_TEXT, 126, size))
+        else:
+            parts.append(_pack_long(_TEXT, 127, size))
+        parts.append(frame)
+    return parts
+
+
+def encode_masked(frames: list[bytes]) -> list[bytes]:
+    """Text frames as a client writes them."""
+    return [_frame(_TEXT, frame, is_masked=True) for frame in frames]
+
+
+def _frame(first_byte: int, payload: bytes, *, is_masked: bool) -> bytes:
+    size, mask_bit = len(payload), _MASKED * is_masked
+    if size < 126:
+        header = bytes((first_byte, mask_bit | size))
+    elif size < 65536:
+        header = _pack_medium(first_byte, mask_bit | 126, size)
+    else:
+        header = _pack_long(first_byte, mask_bit | 127, size)
+    if not is_masked:
+        return header + payload
+    mask = secrets.randbits(8 * _MASK_BYTES).to_bytes(_MASK_BYTES, "big")
+    return header + mask + _masked(payload, mask)
+
+
+def _masked(payload: bytes, mask: bytes) -> bytes:
+    """XOR with the repeated mask, as one long number: no loop over bytes."""
+    size = len(payload)
+    repeated = (mask * (size // _MASK_BYTES + 1))[:size]
+    return (int.from_bytes(payload, "big") ^ int.from_bytes(repeated, "big")).to_bytes(size, "big")

@@ -1,0 +1,288 @@
+"""Every live Response, with the task that runs it and the links that hear it.
+
+`publish` is the one way out: what a Response has committed goes to the journal, then to the
+links under the position the journal gave, then to the loop that may wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from agentloop.behaviors.api import Behavior
+from agentloop.behaviors.attempts import Attempts
+from agentloop.breakdown import Breakdown, Timeline
+from agentloop.clock import Clock
+from agentloop.core.context import EMPTY, Context, Entry
+from agentloop.core.fold import replay
+from agentloop.core.records import Appended, Config
+from agentloop.core.response import Response
+from agentloop.core.states import State
+from agentloop.engine.api import Engine, TokenIds
+from agentloop.errors import UnknownResponse
+from agentloop.journal.api import Journal
+from agentloop.loop.design import Design
+from agentloop.loop.sampling import HostedTools, Sampling
+from agentloop.loop.timer import Timer
+
+log = logging.getLogger(__name__)
+
+ENDED_MAX = 1_000  # ended Responses that still answer repeats, attaches and GET
+TIMED_OUT = "The tool gave no result in time."
+
+
+class Listener(Protocol):
+    """Who hears a Response: a lane of a link."""
+
+    def send(self, frames: Sequence[bytes], position: int) -> None:
+        """Events, to be written once `position` is durable."""
+
+    def rest(self, live: LiveResponse) -> None:
+        """The Response has stopped for the client, or ended."""
+
+    def lose(self, live: LiveResponse) -> None:
+        """Another lane took the Response over."""
+
+
+class World(Struct, frozen=True):
+    """What all Responses of a server share."""
+
+    clock: Clock
+    journal: Journal
+    attempts: Attempts
+    render_output: Callable[[str, str, str], Entry]  # (call id, tool name, text)
+    keepalive_s: float = 15.0
+
+
+class Plan(Struct, frozen=True):
+    """What admission resolved for one Response."""
+
+    config: Config
+    head: TokenIds[int]
+    entries: list[Entry]
+    design: Design
+    engine: Engine
+    behavior: Behavior
+    hosted: HostedTools
+    parent: Context = EMPTY
+
+
+class LiveResponse:
+    """One Response at work: its state, its loop, its listeners, its timers."""
+
+    def __init__(self, plan: Plan, world: World, received_s: float, byte_count: int) -> None:
+        self.response = Response(plan.config, plan.parent)
+        self.design = plan.design
+        self.breakdown = Breakdown(received_s, byte_count)
+        self.listener: Listener | None = None
+        self.position = 0
+        self._observers: list[Listener] = []
+        self.task: asyncio.Task[None] | None = None
+        self._world = world
+        self._said_s = world.clock.now()
+        self._keepalive = Timer(world.clock, self._keep_alive)
+        self._tool_timeout = Timer(world.clock, self._expire_calls)
+        self._detach_ttl = Timer(world.clock, self._expire_detached)
+        self._sampling = Sampling(
+            self.response,
+            engine=plan.engine,
+            behavior=plan.behavior,
+            attempts=world.attempts,
+            hosted=plan.hosted,
+            clock=world.clock,
+            breakdown=self.breakdown,
+            publish=self.publish,
+        )
+
+    @property
+    def timeline(self) -> Timeline:
+        """Where the time of each turn so far went."""
+        return Timeline(self.response.id, self.design.name, self.breakdown.turns)
+
+    async def run(self) -> None:
+        """The loop; a bug in it ends the Response instead of leaving its client waiting."""
+        self._keepalive.start(self._world.keepalive_s)
+        try:
+            await self._sampling.run()
+        except Exception:
+            log.exception("the loop of %r failed", self.response)
+            if self.is_open:
+                self.response.end("failed", error=("server_error", "the server failed"))
+                self.publish()
+        finally:
+            for timer in (self._keepalive, self._tool_timeout, self._detach_ttl):
+                timer.stop()
+
+    @property
+    def is_open(self) -> bool:
+        return self.response.is_open
+
+    def publish(self) -> None:
+        """Journal, then links, then the loop: whatever the Response has committed."""
+        commits = self.response.take()
+        if not commits:
+            return
+        records = [commit.record for commit in commits]
+        self.position = self._world.journal.append(self.response.id, records)
+        self._send([frame for commit in commits for frame in commit.frames])
+        for commit in commits:
+            self._sampling.wake(commit.record)
+            if isinstance(commit.record, Appended):
+                self._tool_timeout.stop()
+        self._settle()
+
+    def _send(self, frames: list[bytes]) -> None:
+        if not frames:
+            return
+        self._said_s = self._world.clock.now()
+        self.breakdown.send(sum(map(len, frames)))
+        for listener in (self.listener, *self._observers):
+            if listener is not None:
+                listener.send(frames, self.position)
+
+    def _settle(self) -> None:
+        """Follow the state: timers, the waiting lane, and the task of an ended Response."""
+        state, options = self.response.state, self.response.config.options
+        if state is State.SAMPLING:
+            return
+        if state is State.SUSPENDED and options.tool_timeout_s is not None:
+            self._tool_timeout.start(options.tool_timeout_s)
+        if state is not State.CREATED and self.listener is not None:
+            self.listener.rest(self)
+        if not self.is_open and self.task is not asyncio.current_task():
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Stop the loop; its engine work is aborted as it unwinds."""
+        if self.task is not None:
+            self.task.cancel()
+
+    # -- links ---------------------------------------------------------------------------------
+
+    def hears(self, listener: Listener) -> bool:
+        """Whether this listener is told of events."""
+        return listener is self.listener or listener in self._observers
+
+    def observe(self, listener: Listener) -> None:
+        """This listener reads along."""
+        if listener is not self.listener and listener not in self._observers:
+            self._observers.append(listener)
+
+    def attach(self, listener: Listener) -> None:
+        """This listener takes over; the old one is told."""
+        previous, self.listener = self.listener, listener
+        self._detach_ttl.stop()
+        if previous is not None and previous is not listener:
+            previous.lose(self)
+        if self.is_open:
+            self.response.attach()
+            self.publish()
+
+    def leave(self, listener: Listener) -> None:
+        """The listener's link is gone. Without its own, a Response waits for another, or ends."""
+        if listener in self._observers:
+            self._observers.remove(listener)
+        if listener is not self.listener:
+            return
+        self.listener = None
+        if self.is_open:
+            self.response.lose_link()
+            self.publish()
+        if self.is_open:
+            self._detach_ttl.start(self.response.config.options.detach_ttl_s)
+
+    def supersede(self) -> None:
+        """End for a new create. The lane does not hear this terminal: its client would take it
+        for the new Response's."""
+        self.listener = None
+        self.response.supersede()
+        self.publish()
+
+    def frames_after(self, sequence_number: int) -> list[bytes]:
+        """The numbered events after this one, made again from the records."""
+        records = self._world.journal.read(self.response.id)
+        return replay(self.response.config, records, self.response.parent)[sequence_number + 1 :]
+
+    # -- timers --------------------------------------------------------------------------------
+
+    def _keep_alive(self) -> None:
+        period_s = self._world.keepalive_s
+        silent_s = self._world.clock.now() - self._said_s
+        if silent_s >= period_s and self.response.state is State.SAMPLING:
+            self.response.keep_alive()
+            self.publish()
+            silent_s = 0.0
+        self._keepalive.start(max(period_s - silent_s, 0.0) or period_s)
+
+    def _expire_calls(self) -> None:
+        render = self._world.render_output
+        pending = self.response.calls.pending()
+        self.response.expire_calls(
+            {call.call_id: render(call.call_id, call.name, TIMED_OUT) for call in pending}
+        )
+        self.publish()
+
+    def _expire_detached(self) -> None:
+        self.response.expire_detached()
+        self.publish()
+
+
+class Live:
+    """Holds every Response and its task strongly, and ended ones for a while."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._live: dict[str, LiveResponse] = {}
+        self._ended: OrderedDict[str, LiveResponse] = OrderedDict()
+
+    def __iter__(self) -> Iterator[LiveResponse]:
+        return iter(tuple(self._live.values()))
+
+    def create(
+        self, plan: Plan, listener: Listener, *, received_s: float, byte_count: int
+    ) -> LiveResponse:
+        """A new Response, told to its listener and started."""
+        live = LiveResponse(plan, self.world, received_s, byte_count)
+        live.listener = listener
+        live.response.create(plan.head, plan.entries)
+        live.publish()
+        live.task = asyncio.get_running_loop().create_task(live.run(), name=live.response.id)
+        live.task.add_done_callback(lambda _: self._retire(live))
+        self._live[live.response.id] = live
+        return live
+
+    def get(self, response_id: str) -> LiveResponse:
+        """The Response with this id.
+
+        Raises:
+            UnknownResponse: there is none, or it ended too long ago.
+        """
+        live = self._live.get(response_id) or self._ended.get(response_id)
+        if live is None:
+            raise UnknownResponse(f"no Response {response_id!r}", param="response_id")
+        return live
+
+    def _retire(self, live: LiveResponse) -> None:
+        response_id = live.response.id
+        self._live.pop(response_id, None)
+        self._ended[response_id] = live
+        if len(self._ended) > ENDED_MAX:
+            oldest, _ = self._ended.popitem(last=False)
+            self.world.journal.forget(oldest)
+
+    async def close(self) -> None:
+        """End what is open as its link's loss would, and wait for every task."""
+        lives = tuple(self._live.values())
+        for live in lives:
+            if live.response.is_open:
+                live.response.end("incomplete", reason="detached")
+                live.publish()
+            live.cancel()
+        tasks = [live.task for live in lives if live.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)

@@ -1,0 +1,218 @@
+"""The heart: one agent run as one long-lived Response.
+
+    turn ──► engine steps ──► records ──► events
+      ▲            │ a call is whole
+      │            ▼
+      └── await its answer: a hosted tool's task, or a future that the client's append resolves
+
+A local tool is to this loop what a hosted one is: something to await. While it waits for the
+client the Response is *suspended* (calls are pending) or *idle* (nothing is), and `response.done`
+says so. The loop ends with the Response's one terminal: its own, or one that a command made, in
+which case the task is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from agentloop.behaviors.api import Behavior, Turn
+from agentloop.behaviors.attempts import Attempts
+from agentloop.breakdown import Breakdown
+from agentloop.clock import Clock
+from agentloop.core.calls import Call
+from agentloop.core.context import Entry
+from agentloop.core.records import AnyRecord, Appended, Expired
+from agentloop.core.response import Response
+from agentloop.core.states import State
+from agentloop.engine.api import (
+    Engine,
+    EngineUsage,
+    Finish,
+    Generation,
+    GenRequest,
+    Prefix,
+    PrefixLost,
+    Script,
+)
+from agentloop.errors import EngineFault
+from agentloop.loop.script import skip_ids
+from agentloop.loop.steps import StepStream
+
+OUTPUT_TOKENS_MAX = 128_000
+BACKOFF_S, BACKOFF_MAX_S = 0.05, 2.0
+_SEED_STRIDE = 1_000_003  # keeps the turns of neighbouring seeds apart
+
+
+class HostedTools(Protocol):
+    """The tools that the server runs itself."""
+
+    async def answer(self, call: Call) -> Entry:
+        """The call's result, rendered. A tool's failure is a result too."""
+
+
+class Sampling:
+    """The loop of one Response.
+
+    Args:
+        publish: carries out what the Response has committed; never waits.
+    """
+
+    def __init__(
+        self,
+        response: Response,
+        *,
+        engine: Engine,
+        behavior: Behavior,
+        attempts: Attempts,
+        hosted: HostedTools,
+        clock: Clock,
+        breakdown: Breakdown,
+        publish: Callable[[], None],
+    ) -> None:
+        self.response = response
+        self._engine = engine
+        self._behavior = behavior
+        self._attempts = attempts
+        self._hosted = hosted
+        self._clock = clock
+        self._breakdown = breakdown
+        self._publish = publish
+        self._prefix: Prefix | None = None
+        self._answers: dict[str, asyncio.Future[Any]] = {}
+        self._message: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Every turn, until the terminal."""
+        async with asyncio.TaskGroup() as tools:
+            try:
+                while self.response.is_open:
+                    await self._sample(tools)
+                    await self._run_hosted()
+                    self._stop()
+                    await self._wait_for_client()
+            finally:
+                self._drop_answers()
+
+    # -- one turn ------------------------------------------------------------------------------
+
+    async def _sample(self, tools: asyncio.TaskGroup) -> None:
+        """One turn, tried again from the recorded ids after a retryable failure."""
+        self._drop_answers()
+        self._breakdown.start_turn(self.response.turn, self._clock.now())
+        retries = self.response.config.options.engine_retries
+        for attempt in range(retries + 1):
+            self.response.start_turn(attempt)
+            finish = await self._generate(attempt, tools)
+            if finish.error is None:
+                self._prefix = finish.prefix
+                self.response.end_turn(finish.reason, finish.usage.cached_tokens)
+                return
+            self._prefix = None
+            if not finish.error.is_retryable or attempt == retries:
+                self.response.end("failed", error=(finish.error.code, finish.error.message))
+                return
+            await self._clock.sleep(min(BACKOFF_S * 2**attempt, BACKOFF_MAX_S))
+
+    async def _generate(self, attempt: int, tools: asyncio.TaskGroup) -> Finish:
+        """One generation: its steps become records, its calls are registered, then announced."""
+        stream = StepStream()
+        submitted_s = self._clock.now()
+        try:
+            generation = self._submit(attempt, stream)
+        except EngineFault as fault:
+            return Finish("error", EngineUsage(), error=fault)
+        try:
+            async for steps in stream:
+                self.response.sample(steps)
+                self._register_calls(tools)
+                self._publish()
+        finally:
+            generation.cancel()
+            self._breakdown.add("inference", submitted_s, self._clock.now())
+        assert stream.finish is not None, "the stream ends with the finish"
+        return stream.finish
+
+    def _submit(self, attempt: int, stream: StepStream) -> Generation:
+        """Continue the engine's prefix, or give it everything where it lost that."""
+        recorded = self.response.transcript.turn_ids if attempt else []
+        script = skip_ids(self._plan(), len(recorded))
+        try:
+            return self._engine.submit(self._request(attempt, script, recorded), stream)
+        except PrefixLost:
+            self._prefix = None
+            return self._engine.submit(self._request(attempt, script, recorded), stream)
+
+    def _plan(self) -> Script:
+        """What a simulated model says in this turn."""
+        response, config = self.response, self.response.config
+        attempt = self._attempts.count(self._behavior.key, config.seed, response.turn)
+        return self._behavior.plan(
+            Turn(response.turn, attempt, response.context, config.tools, config.seed)
+        )
+
+    def _request(self, attempt: int, script: Script, recorded: list[int]) -> GenRequest:
+        response, config = self.response, self.response.config
+        ids = response.prompt_from(self._prefix.token_count if self._prefix else 0)
+        ids.extend(recorded)
+        return GenRequest(
+            id=f"{response.id}/{response.turn}/{attempt}",
+            prefix=self._prefix,
+            ids=ids,
+            script=script,
+            max_output_tokens=config.max_output_tokens or OUTPUT_TOKENS_MAX,
+            seed=config.seed * _SEED_STRIDE + response.turn,
+            output_count=len(recorded),
+        )
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def _register_calls(self, tools: asyncio.TaskGroup) -> None:
+        """A call's answer can be awaited before anyone hears of the call."""
+        for call in self.response.calls.of_turn:
+            if call.call_id not in self._answers:
+                self._answers[call.call_id] = (
+                    tools.create_task(self._hosted.answer(call))
+                    if call.is_hosted
+                    else asyncio.get_running_loop().create_future()
+                )
+
+    async def _run_hosted(self) -> None:
+        """The results of the calls that the server runs, recorded in call order."""
+        for call in self.response.calls.hosted():
+            started_s = self._clock.now()
+            output = await self._answers[call.call_id]
+            self._breakdown.add("hosted_tools", started_s, self._clock.now())
+            self.response.answer_hosted(call, output)
+            self._publish()
+
+    def _stop(self) -> None:
+        """Suspend, rest, complete, or go straight on."""
+        if self.response.is_open:
+            self.response.stop()
+        self._publish()
+        self._breakdown.stop(self._clock.now())
+
+    async def _wait_for_client(self) -> None:
+        """Park on each call's future, in call order; or, idle, on the next message."""
+        for call in self.response.calls.of_turn:
+            if not call.is_hosted and self.response.is_open:
+                await self._answers[call.call_id]
+        if self.response.state is State.IDLE:
+            self._message = asyncio.get_running_loop().create_future()
+            await self._message
+
+    def wake(self, record: AnyRecord) -> None:
+        """A committed record may be what the loop waits for."""
+        if isinstance(record, Appended | Expired):
+            for call_id in record.outputs:
+                self._answers[call_id].set_result(None)
+            if record.kind == "resumed" and self._message is not None:
+                self._message.set_result(None)
+                self._message = None
+
+    def _drop_answers(self) -> None:
+        for answer in self._answers.values():
+            answer.cancel()
+        self._answers.clear()

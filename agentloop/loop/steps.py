@@ -1,0 +1,44 @@
+"""The engine's sink on one side, an asynchronous iterator of joined steps on the other."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agentloop.engine.api import Finish
+
+
+class StepStream:
+    """Collects the steps of one generation; each iteration takes all that have come.
+
+    The engine never waits for its reader: a busy loop finds more steps joined in one batch.
+    """
+
+    def __init__(self) -> None:
+        self.finish: Finish | None = None
+        self._steps: list[list[int]] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def on_step(self, ids: list[int]) -> None:
+        self._steps.append(ids)
+        self._wake()
+
+    def on_finish(self, finish: Finish) -> None:
+        self.finish = finish
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def __aiter__(self) -> StepStream:
+        return self
+
+    async def __anext__(self) -> list[list[int]]:
+        """All steps since the last call; ends after the finish."""
+        while not self._steps:
+            if self.finish is not None:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        steps, self._steps = self._steps, []
+        return steps

@@ -1,0 +1,113 @@
+"""One link on the server: reads its messages, in order, and gives them to its lanes.
+
+Handling a message never waits, so a running turn cannot hold the reader back. One bad frame costs
+one error frame, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from agentloop.core.lanes import check_lane_name
+from agentloop.errors import AgentLoopError, LinkClosed, ProtocolError, ServerFault
+from agentloop.link.api import Link
+from agentloop.loop.design import Design
+from agentloop.loop.live import LiveResponse
+from agentloop.serve.lane import Lane, Received
+from agentloop.serve.service import Service
+from agentloop.wire import codec, events
+from agentloop.wire.requests import Append, Attach, Cancel, ClientMessage, Close, Create
+
+log = logging.getLogger(__name__)
+
+
+class Connection:
+    """The server's side of one link."""
+
+    def __init__(self, link: Link, service: Service, design: Design) -> None:
+        self._link = link
+        self._service = service
+        self._design = design
+        self._lanes: dict[str | None, Lane] = {}
+
+    async def run(self) -> None:
+        """Until the link is gone; then each lane's Response waits for another link, or ends."""
+        try:
+            while True:
+                await self._read()
+        except LinkClosed:
+            pass
+        finally:
+            for lane in self._lanes.values():
+                lane.end()
+
+    async def _read(self) -> None:
+        try:
+            frame = await self._link.recv()
+        except ProtocolError as fault:
+            self._refuse(fault, codec.Envelope())
+            return
+        try:
+            self._handle(codec.decode_message(frame), len(frame))
+        except AgentLoopError as fault:
+            self._refuse(fault, codec.envelope(frame))
+        except Exception:
+            log.exception("a message could not be handled")
+            self._refuse(ServerFault("the server failed"), codec.envelope(frame))
+
+    def _handle(self, message: ClientMessage, byte_count: int) -> None:
+        received = Received(self._link.last_received_s, byte_count)
+        match message:
+            case Create():
+                lane = self._lane(message.stream_id)
+                lane.create(self._service.plan(message, self._design), received)
+            case Append():
+                live = self._named(message)
+                self._lane(message.stream_id).append(message, received, live)
+            case Attach():
+                self._lane(message.stream_id).attach(message)
+            case Cancel():
+                live = self._named(message) or self._lane(message.stream_id).target()
+                live.response.cancel()
+                live.publish()
+            case Close():
+                live = self._named(message) or self._lane(message.stream_id).target()
+                live.response.close(message.event_id)
+                live.publish()
+
+    def _named(self, message: Append | Cancel | Close) -> LiveResponse | None:
+        """The Response that a message names by id; None where it names none.
+
+        Raises:
+            UnknownResponse: there is none with this id.
+            ProtocolError: the lane it also names carries another one.
+        """
+        if message.response_id is None:
+            return None
+        live = self._service.live.get(message.response_id)
+        if message.stream_id is not None and self._lane(message.stream_id).current is not live:
+            raise ProtocolError(
+                "response_id and stream_id name different Responses; send one of them",
+                param="stream_id",
+            )
+        return live
+
+    def _lane(self, name: str | None) -> Lane:
+        if name not in self._lanes:
+            check_lane_name(name, sum(known is not None for known in self._lanes))
+            self._lanes[name] = Lane(name, self._link, self._service.live, self._refuse)
+        return self._lanes[name]
+
+    def _refuse(self, fault: AgentLoopError, envelope: codec.Envelope) -> None:
+        self._link.send([codec.encode(error_event(fault, envelope))])
+
+
+def error_event(fault: AgentLoopError, envelope: codec.Envelope) -> events.ErrorEvent:
+    """The one error frame of a fault; it echoes the ids that the faulty frame gave."""
+    return events.ErrorEvent(
+        status=fault.status,
+        error=events.ErrorBody(fault.kind, fault.code, fault.message, fault.param),
+        event_id=envelope.event_id,
+        response_id=envelope.response_id,
+        stream_id=envelope.stream_id,
+    )

@@ -1,0 +1,187 @@
+"""A lane of a link: it carries one Response at a time; creates wait for the turn's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from agentloop.admission.admit import admit_input, fingerprint
+from agentloop.core.lanes import Waiting
+from agentloop.core.response import calls_pending
+from agentloop.core.states import State
+from agentloop.errors import AgentLoopError, ProtocolError, StateConflict, UnknownResponse
+from agentloop.link.api import Link
+from agentloop.loop.live import Live, LiveResponse, Plan
+from agentloop.wire import codec, events
+from agentloop.wire.requests import Append, Attach
+
+Refuse = Callable[[AgentLoopError, codec.Envelope], None]
+
+
+class Received(Struct, frozen=True):
+    """When a frame came and how large it was."""
+
+    at_s: float
+    byte_count: int
+
+
+class WaitingCreate(Struct):
+    """A create that waits, with the appends that belong to it."""
+
+    plan: Plan
+    received: Received
+    appends: list[tuple[Append, Received]] = []
+
+
+class Lane:
+    """One lane. It is the `Listener` of the Response it carries.
+
+    Args:
+        name: the `stream_id` that its events bear; None for the default lane.
+        refuse: sends an error frame for a message that is found wrong later.
+    """
+
+    def __init__(self, name: str | None, link: Link, live: Live, refuse: Refuse) -> None:
+        self.name = name
+        self.current: LiveResponse | None = None
+        self._link = link
+        self._live = live
+        self._refuse = refuse
+        self._waiting: Waiting[WaitingCreate] = Waiting()
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def create(self, plan: Plan, received: Received) -> None:
+        """Open a Response; the one that is open is superseded, after its turn if it is at work.
+
+        Raises:
+            LimitExceeded: `too_many_queued`.
+        """
+        create = WaitingCreate(plan, received)
+        if self.current is not None and self._is_at_work:
+            self._waiting.put(create)
+            self.current.response.must_yield = True
+        else:
+            self._start(create)
+
+    @property
+    def _is_at_work(self) -> bool:
+        current = self.current
+        return current is not None and current.response.state in (State.CREATED, State.SAMPLING)
+
+    def _start(self, create: WaitingCreate) -> None:
+        previous = self.current
+        if previous is not None and previous.response.is_open:
+            previous.supersede()
+        self.current = self._live.create(
+            create.plan,
+            self,
+            received_s=create.received.at_s,
+            byte_count=create.received.byte_count,
+        )
+        for message, received in create.appends:
+            try:
+                self.append(message, received, self.current)
+            except AgentLoopError as fault:
+                self._refuse(fault, codec.Envelope("", message.event_id, None, self.name))
+
+    def append(self, message: Append, received: Received, live: LiveResponse | None) -> None:
+        """Outputs and messages for a Response; without an id, for the create received last.
+
+        Raises:
+            ClientFault: the Response, a call, an item or the key is not right; nothing changed.
+        """
+        if live is None and self._waiting:
+            self._waiting.last.appends.append((message, received))
+            return
+        live = live or self.target()
+        response = live.response
+        payload = fingerprint(message.input) if message.event_id is not None else b""
+        repeated = response.repeat_of(message.event_id, payload)
+        if repeated is not None:
+            self.send([repeated], live.position)
+            return
+        entries = admit_input(message.input, response.calls.name_of)
+        live.breakdown.receive(received.at_s, received.byte_count)
+        accepted = response.append(entries, message.event_id, payload)
+        live.publish()
+        if not live.hears(self):
+            self.send([accepted], live.position)
+
+    def attach(self, message: Attach) -> None:
+        """Take a Response over, or watch it: what it is, what was said, then live.
+
+        Raises:
+            StateConflict: `lane_busy`.
+            ProtocolError: `starting_after` names an event that was never said.
+        """
+        live = self._live.get(message.response_id)
+        if self.current is not None and self.current is not live and self.current.is_open:
+            raise StateConflict(
+                "this lane carries another Response; attach on another stream_id",
+                code="lane_busy",
+                param="stream_id",
+            )
+        next_seq = live.response.transcript.next_seq
+        if message.starting_after >= next_seq:
+            raise ProtocolError(
+                f"starting_after must be below {next_seq}, the next sequence number",
+                param="starting_after",
+            )
+        self.current = live
+        if message.observe:
+            live.observe(self)
+        else:
+            live.attach(self)
+        self._replay(live, message.starting_after)
+
+    def _replay(self, live: LiveResponse, starting_after: int) -> None:
+        response = live.response
+        assert response.state is not None
+        attached = events.Attached(
+            response.id,
+            response.state.value,
+            response.attach_epoch,
+            response.transcript.next_seq,
+            response.pending_calls(),
+            sorted(response.keys),
+        )
+        frames = [codec.encode(attached), *live.frames_after(starting_after)]
+        self.send([*frames, codec.encode(events.ReplayDone(response.id))], live.position)
+
+    def target(self) -> LiveResponse:
+        """The Response that this lane carries.
+
+        Raises:
+            UnknownResponse: it carries none.
+        """
+        if self.current is None:
+            raise UnknownResponse("this lane carries no Response; create one first")
+        return self.current
+
+    # -- the Response's listener ---------------------------------------------------------------
+
+    def send(self, frames: Sequence[bytes], position: int) -> None:
+        named = frames if self.name is None else codec.with_stream_id(frames, self.name)
+        self._link.send(named, position)
+
+    def rest(self, live: LiveResponse) -> None:
+        """The turn's end is where a waiting create takes over."""
+        for event_id in live.response.take_refused_closes():
+            self._refuse(calls_pending(), codec.Envelope("", event_id, live.response.id, self.name))
+        if self._waiting and live is self.current:
+            self._start(self._waiting.next())
+            self.current.response.must_yield = bool(self._waiting)
+
+    def lose(self, live: LiveResponse) -> None:
+        """Another lane took the Response over."""
+        self.send([codec.encode(events.Detached(live.response.id))], live.position)
+        if self.current is live:
+            self.current = None
+
+    def end(self) -> None:
+        """The link is gone."""
+        self._waiting = Waiting()
+        if self.current is not None:
+            self.current.leave(self)

@@ -1,0 +1,188 @@
+"""The server: HTTP routes and the WebSocket upgrade, over one `Service`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from msgspec import Struct
+
+from agentloop.clock import Clock, WallClock
+from agentloop.core.snapshot import snapshot
+from agentloop.errors import AgentLoopError, ClientFault, ConfigError
+from agentloop.journal.memory import MemoryJournal
+from agentloop.link.websocket import WebSocketLink, accept
+from agentloop.loop.design import Design
+from agentloop.serve.append import WS_APPEND
+from agentloop.serve.connection import Connection
+from agentloop.serve.hosted import HOSTED
+from agentloop.serve.service import Service
+from agentloop.server.assemble import assemble
+from agentloop.server.auth import check, is_loopback
+from agentloop.server.options import ServerOptions
+from agentloop.server.record import Recorder
+from agentloop.tokens.vocabulary import warm_up
+from agentloop.tools.api import Toolbox
+from agentloop.wire import codec, events
+
+log = logging.getLogger(__name__)
+
+SERVICE_RESTART = 1012
+_APPEND_FLAG = "responses_websockets=2026-02-04"
+_PROTOCOLS = {"append": WS_APPEND, "hosted": HOSTED}
+
+
+class Server(Struct):
+    """A running server."""
+
+    url: str
+    service: Service
+
+
+class App:
+    """The routes and the links that are open."""
+
+    def __init__(
+        self, options: ServerOptions, service: Service, clock: Clock, recorder: Recorder | None
+    ) -> None:
+        self._options = options
+        self._service = service
+        self._clock = clock
+        self._recorder = recorder
+        self._links: set[WebSocketLink] = set()
+
+    def make(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(middlewares=[self._guard])
+        app.router.add_get("/v1/responses", self._responses)
+        app.router.add_get("/v1/responses/{id}", self._response)
+        app.router.add_get("/v1/responses/{id}/timeline", self._timeline)
+        app.router.add_get("/livez", self._alive)
+        app.router.add_get("/readyz", self._alive)
+        return app
+
+    @web.middleware
+    async def _guard(
+        self,
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        """Host and Origin on every request; every fault as the one error envelope."""
+        try:
+            check(request.headers.get("Host"), request.headers.get("Origin"), self._options)
+            return await handler(request)
+        except AgentLoopError as fault:
+            body = events.ErrorBody(fault.kind, fault.code, fault.message, fault.param)
+            return _json({"error": body}, fault.status)
+
+    async def _responses(self, request: web.Request) -> web.StreamResponse:
+        """One link, from its upgrade to its end."""
+        design = _design_of(request)
+        gate = self._service.live.world.journal.gate
+        link = await accept(request, clock=self._clock, gate=gate)
+        if self._recorder is not None:
+            link.tap = self._recorder.tap()
+        self._links.add(link)
+        try:
+            await Connection(link, self._service, design).run()
+        finally:
+            self._links.discard(link)
+            await link.close()
+        return link.response
+
+    async def _response(self, request: web.Request) -> web.StreamResponse:
+        response = self._service.live.get(request.match_info["id"]).response
+        config, transcript = response.config, response.transcript
+        if not config.store:
+            raise _not_found(config.id)
+        status = response.state.value if response.state and not response.is_open else "in_progress"
+        shown = snapshot(config, status, output=transcript.items, usage=transcript.usage_total)
+        return _json(shown)
+
+    async def _timeline(self, request: web.Request) -> web.StreamResponse:
+        return _json(self._service.live.get(request.match_info["id"]).timeline)
+
+    async def _alive(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text="ok\n")
+
+    async def close(self) -> None:
+        """Say goodbye on every link."""
+        links = tuple(self._links)
+        async with asyncio.TaskGroup() as group:
+            for link in links:
+                group.create_task(link.close(SERVICE_RESTART, "the server is going away"))
+
+
+def _design_of(request: web.Request) -> Design:
+    """The dialect: `?protocol=` first (browsers set no headers), else the beta flag."""
+    protocol = request.query.get("protocol")
+    if protocol is None and _APPEND_FLAG in request.headers.get("OpenAI-Beta", ""):
+        protocol = "append"
+    design = _PROTOCOLS.get(protocol or "")
+    if design is None:
+        known = ", ".join(f"?protocol={name}" for name in _PROTOCOLS)
+        raise ClientFault(
+            f"say which protocol the link speaks: {known}, or the header"
+            f" OpenAI-Beta: {_APPEND_FLAG}",
+            code="unsupported_protocol",
+            param="protocol",
+        )
+    return design
+
+
+def _not_found(response_id: str) -> ClientFault:
+    return ClientFault(f"no Response {response_id!r}", code="response_not_found")
+
+
+def _json(body: object, status: int = 200) -> web.Response:
+    return web.Response(body=codec.encode(body), status=status, content_type="application/json")
+
+
+@asynccontextmanager
+async def serve(
+    options: ServerOptions, *, clock: Clock | None = None, toolbox: Toolbox | None = None
+) -> AsyncIterator[Server]:
+    """A server for as long as the context lasts.
+
+    Raises:
+        ConfigError: an option is wrong, or the address cannot be bound.
+    """
+    if not is_loopback(options.host):
+        raise ConfigError(
+            f"refusing to bind {options.host}: beyond loopback a server needs API keys, which it"
+            " does not have yet; use --host 127.0.0.1",
+            param="host",
+        )
+    clock = clock or WallClock()
+    service = assemble(options, clock, MemoryJournal(), toolbox)
+    recorder = Recorder(options.record_path, clock) if options.record_path else None
+    app = App(options, service, clock, recorder)
+    runner = web.AppRunner(app.make(), access_log=None, handle_signals=False)
+    await runner.setup()
+    try:
+        url = await _bind(runner, options)
+        warm_up()
+        gc.collect()
+        gc.freeze()  # what start-up made lives for ever: no collection need look at it
+        yield Server(url, service)
+    finally:
+        await app.close()
+        await service.close()
+        await runner.cleanup()
+        if recorder is not None:
+            recorder.close()
+
+
+async def _bind(runner: web.AppRunner, options: ServerOptions) -> str:
+    site = web.TCPSite(runner, options.host, options.port)
+    try:
+        await site.start()
+    except OSError as error:
+        where = f"{options.host}:{options.port}"
+        raise ConfigError(f"cannot listen on {where}: {error.strerror}", param="port") from error
+    host, port = runner.addresses[0][:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,37 @@
+"""Who may speak to the server: `Host` and `Origin` are checked on every request.
+
+A browser lets any page open a WebSocket to loopback, so an unknown origin is refused; a foreign
+name that resolves to loopback (DNS rebinding) is refused by its `Host`.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from agentloop.errors import ClientFault
+from agentloop.server.options import ServerOptions
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class Refused(ClientFault):
+    """This `Host` or `Origin` may not."""
+
+    status = 403
+    code = "forbidden"
+
+
+def check(host: str | None, origin: str | None, options: ServerOptions) -> None:
+    """Raises Refused unless this `Host` and `Origin` may speak to the server."""
+    name = urlsplit(f"//{host or ''}").hostname
+    if name not in _LOOPBACK and name not in options.allowed_hosts:
+        raise Refused(f"the host {name!r} is not allowed here", param="host")
+    if origin is None or origin in options.allowed_origins:
+        return
+    if urlsplit(origin).netloc != host:
+        raise Refused(f"the origin {origin!r} is not allowed here", param="origin")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a bind address reaches this machine only."""
+    return host in _LOOPBACK or host.startswith("127.")

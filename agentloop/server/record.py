@@ -1,0 +1,64 @@
+"""`--record`: every frame as a JSON line, as the server sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+from agentloop.clock import Clock
+from agentloop.errors import ConfigError
+from agentloop.link.api import Tap
+from agentloop.wire import codec
+
+
+class RecordedFrame(Struct):
+    """A line. `t_s` counts from the recorder's start; a frame that is not JSON is kept as text."""
+
+    t_s: float
+    link: int
+    dir: Literal["in", "out"]
+    bytes: int
+    frame: Raw
+
+
+class Recorder:
+    """Appends lines to one file; each is flushed, so a running session can be read along.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        try:
+            self._file = path.open("ab")
+        except OSError as error:
+            raise ConfigError(f"cannot record to {path}: {error.strerror}") from error
+        self._clock = clock
+        self._started_s = clock.now()
+        self._links = 0
+
+    def tap(self) -> Tap:
+        """The tap of one more link."""
+        self._links += 1
+        link = self._links
+
+        def write(direction: Literal["in", "out"], frame: bytes) -> None:
+            t_s = self._clock.now() - self._started_s
+            line = RecordedFrame(t_s, link, direction, len(frame), _as_json(frame))
+            self._file.write(codec.encode(line) + b"\n")
+            self._file.flush()
+
+        return write
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _as_json(frame: bytes) -> Raw:
+    """The frame where it is JSON on one line, else its text as a JSON string."""
+    if codec.is_json(frame) and b"\n" not in frame:
+        return Raw(frame)
+    return Raw(codec.encode(frame.decode(errors="replace")))
