@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -69,3 +70,29 @@ def new_file(text: str) -> Path:
     if path.is_dir():
         raise ConfigError(f"{text!r} is a folder; give the path of a file")
     return existing_folder(str(path.parent)) / path.name
+
+
+def port(text: str) -> int:
+    """A TCP port; 0 stands for any free one.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
+        raise ConfigError(f"{text!r} is no port; give a number from 0 to 65535")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A duration above zero.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{text!r} is no duration; give seconds above zero")
+    return value

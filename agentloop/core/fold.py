@@ -46,6 +46,7 @@ class Fold:
         state: where the Response is; None before it was created.
         head: the tokens before the context: instructions and tools.
         context: items and tokens up to the last finished turn or consumed input.
+        settled_context: the context before the current turn, where all calls have results.
         calls: every call ever announced, with its output.
         waiting: accepted messages that wait for the turn's end.
         keys: how each `event_id` was answered.
@@ -58,6 +59,7 @@ class Fold:
         self.state: State | None = None
         self.head: TokenIds[int] = array("I")
         self.context = parent
+        self.settled_context = parent
         self.calls = Calls()
         self.waiting: list[Entry] = []
         self.keys: dict[str, Acceptance] = {}
@@ -109,6 +111,7 @@ class Fold:
         self.was_appended_in_turn = False
         if entries:
             self._extend(entries)
+        self.settled_context = self.context
 
     def _extend(self, entries: Sequence[Entry]) -> None:
         items = [entry.item for entry in entries if entry.item is not None]

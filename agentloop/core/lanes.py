@@ -1,4 +1,7 @@
-"""Lanes: what waits for a Response's turn to end, in the order of receipt."""
+"""Lanes: a lane carries one Response; creates that come while it works wait for its turn's end.
+
+Pure decisions: a lane says what to start and when, its owner starts it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import re
 from collections import deque
 from typing import Generic, TypeVar
 
-from agentloop.errors import LimitExceeded, ProtocolError
+from agentloop.core.response import Response
+from agentloop.core.states import State
+from agentloop.errors import LimitExceeded, ProtocolError, StateConflict, UnknownResponse
 
 WAITING_MAX = 16
 LANES_MAX = 32
@@ -15,36 +20,75 @@ _LANE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 T = TypeVar("T")
 
 
-class Waiting(Generic[T]):
-    """The creates that wait on one lane: first in, first out, at most 16."""
+class Queue(Generic[T]):
+    """One lane's Response and the creates that wait for it, first in, first out.
+
+    Attributes:
+        current: the Response that the lane carries, ended or not.
+    """
 
     def __init__(self) -> None:
+        self.current: Response | None = None
         self._creates: deque[T] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._creates)
-
-    def put(self, create: T) -> None:
-        """Wait behind the others.
+    def receive(self, create: T) -> T | None:
+        """A create came: returned if it starts now, kept if it waits for the turn's end.
 
         Raises:
             LimitExceeded: `too_many_queued`.
         """
+        if self.current is None or self.current.state not in (State.CREATED, State.SAMPLING):
+            return create
         if len(self._creates) >= WAITING_MAX:
             raise LimitExceeded(
                 f"{WAITING_MAX} creates wait on this lane; wait for a terminal before the next",
                 code="too_many_queued",
             )
         self._creates.append(create)
+        self.current.must_yield = True
+        return None
 
-    def next(self) -> T:
-        """Take the one that waits longest."""
-        return self._creates.popleft()
+    def next(self) -> T | None:
+        """The Response has come to rest: the create that takes over, if one waits."""
+        return self._creates.popleft() if self._creates else None
+
+    def carry(self, response: Response | None) -> None:
+        """The lane's Response from now on; it yields where more creates wait."""
+        self.current = response
+        if response is not None:
+            response.must_yield = bool(self._creates)
 
     @property
-    def last(self) -> T:
-        """The one received last; a frame without an id belongs to it."""
-        return self._creates[-1]
+    def last(self) -> T | None:
+        """The waiting create received last: a frame without an id belongs to it."""
+        return self._creates[-1] if self._creates else None
+
+    def clear(self) -> None:
+        """Nothing waits any more: the link is gone."""
+        self._creates.clear()
+
+    def target(self) -> Response:
+        """The Response that a frame without an id means.
+
+        Raises:
+            UnknownResponse: the lane carries none.
+        """
+        if self.current is None:
+            raise UnknownResponse("this lane carries no Response; create one first")
+        return self.current
+
+    def check_free_for(self, response: Response) -> None:
+        """A lane carries one Response, since events name none.
+
+        Raises:
+            StateConflict: `lane_busy`.
+        """
+        if self.current is not None and self.current is not response and self.current.is_open:
+            raise StateConflict(
+                "this lane carries another Response; attach on another stream_id",
+                code="lane_busy",
+                param="stream_id",
+            )
 
 
 def check_lane_name(stream_id: str | None, known: int) -> None:
@@ -54,8 +98,7 @@ def check_lane_name(stream_id: str | None, known: int) -> None:
         known: how many named lanes the link has already.
 
     Raises:
-        ProtocolError: `invalid_stream_id`.
-        LimitExceeded: `websocket_stream_limit_reached`, the 33rd named lane.
+        ProtocolError: `invalid_stream_id`, or `websocket_stream_limit_reached` for the 33rd.
     """
     if stream_id is None:
         return
@@ -66,10 +109,8 @@ def check_lane_name(stream_id: str | None, known: int) -> None:
             param="stream_id",
         )
     if known >= LANES_MAX:
-        error = LimitExceeded(
+        raise ProtocolError(
             f"a link carries at most {LANES_MAX} named lanes; use another link",
             code="websocket_stream_limit_reached",
             param="stream_id",
         )
-        error.status = 400  # the code's documented status
-        raise error

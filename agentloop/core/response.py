@@ -14,6 +14,7 @@ from msgspec import Struct
 from agentloop.core.calls import Call
 from agentloop.core.context import EMPTY, Context, Entry
 from agentloop.core.fold import Fold
+from agentloop.core.keys import check_key
 from agentloop.core.records import (
     AnyRecord,
     Appended,
@@ -32,7 +33,7 @@ from agentloop.core.records import (
 )
 from agentloop.core.states import State
 from agentloop.engine.api import TokenIds
-from agentloop.errors import ClientFault, KeyConflict, StateConflict
+from agentloop.errors import ClientFault, StateConflict
 from agentloop.tokens.frame import TURN_START
 from agentloop.wire.events import PendingCall
 from agentloop.wire.items import OutputItem
@@ -182,13 +183,9 @@ class Response(Fold):
             KeyConflict: the key came with another payload.
         """
         accepted = self.keys.get(event_id) if event_id is not None else None
-        if accepted is None:
+        if accepted is None or event_id is None:
             return None
-        if accepted.fingerprint != fingerprint:
-            raise KeyConflict(
-                f"event_id {event_id!r} was used for another payload; use a new one",
-                param="event_id",
-            )
+        check_key(event_id, accepted.fingerprint, fingerprint)
         return accepted.frame
 
     def append(
@@ -309,6 +306,24 @@ class Response(Fold):
         else:
             self._commit(Expired(kind="expired", outputs=outputs))
 
+    def as_parent(self) -> Context:
+        """The context that a new Response may go on from: up to the last turn whose calls all
+        have real results.
+
+        Raises:
+            StateConflict: `response_not_finished`.
+            ClientFault: `previous_response_not_found`, for one that failed or was cancelled.
+        """
+        if self.state in (State.CREATED, State.SAMPLING):
+            raise StateConflict(
+                f"Response {self.id} is still at work; wait for its turn's end",
+                code="response_not_finished",
+                param="previous_response_id",
+            )
+        if self.state in (State.FAILED, State.CANCELLED):
+            raise parent_not_found(self.id)
+        return self.settled_context if self.calls.of_turn else self.context
+
     def pending_calls(self) -> list[PendingCall]:
         """The pending calls as an attaching client is told of them."""
         return [
@@ -323,4 +338,13 @@ def calls_pending() -> StateConflict:
     """The refusal of a close that meets pending calls or a waiting message."""
     return StateConflict(
         "calls are pending; answer or cancel them before closing", code="calls_pending"
+    )
+
+
+def parent_not_found(response_id: str) -> ClientFault:
+    """The refusal that tells clients to send their whole history instead."""
+    return ClientFault(
+        f"previous response {response_id!r} not found; send the whole input instead",
+        code="previous_response_not_found",
+        param="previous_response_id",
     )

@@ -144,7 +144,7 @@ class Transcript:
         return [*writer.done(text), events.OutputItemDone(0, writer.index, item)]
 
     def _call_of(self, writer: Writer, text: str) -> Call:
-        is_hosted = writer.name in self.config.hosted
+        is_hosted = writer.name in self.config.hosted or not writer.has_output_item
         return Call(writer.call_id, writer.name, text, is_hosted, writer.has_output_item)
 
     def _turn_ended(self, cached_tokens: int) -> list[events.Numbered]:

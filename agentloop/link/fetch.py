@@ -15,20 +15,24 @@ async def fetch(url: str, *, timeout_s: float = 10.0) -> bytes:
     """The body of a 200 answer.
 
     Raises:
-        LinkClosed: there is no server, it answered otherwise (`status` says how), too late, or
+        LinkClosed: there is no server, or it answered otherwise (`status` says how), too late, or
             with more than 64 MiB.
     """
+    body = bytearray()
     try:
-        async with asyncio.timeout(timeout_s), aiohttp.ClientSession() as session:
-            async with session.get(url, allow_redirects=False) as response:
-                body = await response.content.read(_BODY_BYTES_MAX + 1)
-                while not response.content.at_eof() and len(body) <= _BODY_BYTES_MAX:
-                    body += await response.content.read(_BODY_BYTES_MAX + 1)
-                status = response.status
+        async with (
+            asyncio.timeout(timeout_s),
+            aiohttp.ClientSession() as session,
+            session.get(url, allow_redirects=False) as response,
+        ):
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > _BODY_BYTES_MAX:
+                    raise LinkClosed(f"{url} answers with more than {_BODY_BYTES_MAX} bytes")
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise LinkClosed(f"cannot get {url}: {str(error) or type(error).__name__}") from error
-    if status != 200 or len(body) > _BODY_BYTES_MAX:
-        closed = LinkClosed(f"{url} answered with HTTP status {status}, {len(body)} bytes")
-        closed.status = status
-        raise closed
-    return body
+    if response.status != 200:
+        refused = LinkClosed(f"{url} answered with HTTP status {response.status}")
+        refused.status = response.status
+        raise refused
+    return bytes(body)

@@ -20,7 +20,7 @@ from agentloop.breakdown import Breakdown, Timeline
 from agentloop.clock import Clock
 from agentloop.core.context import EMPTY, Context, Entry
 from agentloop.core.fold import replay
-from agentloop.core.records import Appended, Config
+from agentloop.core.records import AnyRecord, Config, Ended, Stopped
 from agentloop.core.response import Response
 from agentloop.core.states import State
 from agentloop.engine.api import Engine, TokenIds
@@ -130,11 +130,9 @@ class LiveResponse:
         records = [commit.record for commit in commits]
         self.position = self._world.journal.append(self.response.id, records)
         self._send([frame for commit in commits for frame in commit.frames])
-        for commit in commits:
-            self._sampling.wake(commit.record)
-            if isinstance(commit.record, Appended):
-                self._tool_timeout.stop()
-        self._settle()
+        for record in records:
+            self._sampling.wake(record)
+            self._follow(record)
 
     def _send(self, frames: list[bytes]) -> None:
         if not frames:
@@ -145,16 +143,16 @@ class LiveResponse:
             if listener is not None:
                 listener.send(frames, self.position)
 
-    def _settle(self) -> None:
-        """Follow the state: timers, the waiting lane, and the task of an ended Response."""
-        state, options = self.response.state, self.response.config.options
-        if state is State.SAMPLING:
-            return
-        if state is State.SUSPENDED and options.tool_timeout_s is not None:
-            self._tool_timeout.start(options.tool_timeout_s)
-        if state is not State.CREATED and self.listener is not None:
+    def _follow(self, record: AnyRecord) -> None:
+        """What else a record brings: the tool timeout, the resting lane, the end of the task."""
+        timeout_s = self.response.config.options.tool_timeout_s
+        if record.kind in ("suspended", "appended", "resumed"):
+            self._tool_timeout.stop()
+            if timeout_s is not None and self.response.state is State.SUSPENDED:
+                self._tool_timeout.start(timeout_s)
+        if isinstance(record, Stopped | Ended) and self.listener is not None:
             self.listener.rest(self)
-        if not self.is_open and self.task is not asyncio.current_task():
+        if isinstance(record, Ended) and self.task is not asyncio.current_task():
             self.cancel()
 
     def cancel(self) -> None:
@@ -175,6 +173,7 @@ class LiveResponse:
 
     def attach(self, listener: Listener) -> None:
         """This listener takes over; the old one is told."""
+        self._forget(listener)
         previous, self.listener = self.listener, listener
         self._detach_ttl.stop()
         if previous is not None and previous is not listener:
@@ -185,20 +184,27 @@ class LiveResponse:
 
     def leave(self, listener: Listener) -> None:
         """The listener's link is gone. Without its own, a Response waits for another, or ends."""
-        if listener in self._observers:
-            self._observers.remove(listener)
+        self._forget(listener)
         if listener is not self.listener:
             return
         self.listener = None
         if self.is_open:
             self.response.lose_link()
             self.publish()
-        if self.is_open:
-            self._detach_ttl.start(self.response.config.options.detach_ttl_s)
+        ttl_s = self.response.config.options.detach_ttl_s
+        if self.is_open and ttl_s > 0:
+            self._detach_ttl.start(ttl_s)
 
-    def supersede(self) -> None:
-        """End for a new create. The lane does not hear this terminal: its client would take it
-        for the new Response's."""
+    def _forget(self, observer: Listener) -> None:
+        if observer in self._observers:
+            self._observers.remove(observer)
+
+    def supersede(self, lane: Listener) -> None:
+        """End for a new create on this lane, which does not hear the terminal: its client would
+        take it for the new Response's."""
+        if lane is not self.listener:
+            self._forget(lane)
+            return
         self.listener = None
         self.response.supersede()
         self.publish()
@@ -211,13 +217,13 @@ class LiveResponse:
     # -- timers --------------------------------------------------------------------------------
 
     def _keep_alive(self) -> None:
-        period_s = self._world.keepalive_s
         silent_s = self._world.clock.now() - self._said_s
-        if silent_s >= period_s and self.response.state is State.SAMPLING:
-            self.response.keep_alive()
-            self.publish()
+        if silent_s >= self._world.keepalive_s:
             silent_s = 0.0
-        self._keepalive.start(max(period_s - silent_s, 0.0) or period_s)
+            if self.response.state is State.SAMPLING:
+                self.response.keep_alive()
+                self.publish()
+        self._keepalive.start(self._world.keepalive_s - silent_s)
 
     def _expire_calls(self) -> None:
         render = self._world.render_output

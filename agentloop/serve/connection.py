@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 
+from msgspec import Raw
+
+from agentloop.admission.admit import fingerprint
 from agentloop.core.lanes import check_lane_name
 from agentloop.errors import AgentLoopError, LinkClosed, ProtocolError, ServerFault
 from agentloop.link.api import Link
@@ -48,34 +51,49 @@ class Connection:
             self._refuse(fault, codec.Envelope())
             return
         try:
-            self._handle(codec.decode_message(frame), len(frame))
+            self._handle(codec.decode_message(frame), frame)
         except AgentLoopError as fault:
             self._refuse(fault, codec.envelope(frame))
         except Exception:
             log.exception("a message could not be handled")
             self._refuse(ServerFault("the server failed"), codec.envelope(frame))
 
-    def _handle(self, message: ClientMessage, byte_count: int) -> None:
-        received = Received(self._link.last_received_s, byte_count)
+    def _handle(self, message: ClientMessage, frame: bytes) -> None:
+        received = Received(self._link.last_received_s, len(frame))
+        lane = self._lane(message.stream_id)
         match message:
             case Create():
-                lane = self._lane(message.stream_id)
-                lane.create(self._service.plan(message, self._design), received)
+                self._create(message, lane, received, frame)
             case Append():
-                live = self._named(message)
-                self._lane(message.stream_id).append(message, received, live)
+                lane.append(message, received, self._named(message, lane))
             case Attach():
-                self._lane(message.stream_id).attach(message)
+                lane.attach(message)
             case Cancel():
-                live = self._named(message) or self._lane(message.stream_id).target()
+                live = self._named(message, lane) or lane.target()
                 live.response.cancel()
                 live.publish()
             case Close():
-                live = self._named(message) or self._lane(message.stream_id).target()
+                live = self._named(message, lane) or lane.target()
                 live.response.close(message.event_id)
                 live.publish()
 
-    def _named(self, message: Append | Cancel | Close) -> LiveResponse | None:
+    def _create(self, message: Create, lane: Lane, received: Received, frame: bytes) -> None:
+        """A new Response; or, for a key that is known, the one it made before."""
+        keys, event_id = self._service.create_keys, message.event_id
+        payload = fingerprint(Raw(frame)) if event_id is not None else b""
+        known = keys.find(event_id, payload)
+        if known is not None:
+            lane.attach(Attach(response_id=known))
+            return
+        plan = self._service.plan(message, self._design)
+        keys.reserve(event_id, payload, plan.config.id)
+        try:
+            lane.create(plan, received)
+        except AgentLoopError:
+            keys.release(event_id)
+            raise
+
+    def _named(self, message: Append | Cancel | Close, lane: Lane) -> LiveResponse | None:
         """The Response that a message names by id; None where it names none.
 
         Raises:
@@ -85,7 +103,7 @@ class Connection:
         if message.response_id is None:
             return None
         live = self._service.live.get(message.response_id)
-        if message.stream_id is not None and self._lane(message.stream_id).current is not live:
+        if message.stream_id is not None and lane.queue.current is not live.response:
             raise ProtocolError(
                 "response_id and stream_id name different Responses; send one of them",
                 param="stream_id",

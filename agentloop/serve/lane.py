@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from agentloop.admission.admit import admit_input, fingerprint
-from agentloop.core.lanes import Waiting
+from agentloop.core.lanes import Queue
 from agentloop.core.response import calls_pending
-from agentloop.core.states import State
-from agentloop.errors import AgentLoopError, ProtocolError, StateConflict, UnknownResponse
+from agentloop.errors import AgentLoopError, ProtocolError
 from agentloop.link.api import Link
 from agentloop.loop.live import Live, LiveResponse, Plan
 from agentloop.wire import codec, events
@@ -44,11 +43,10 @@ class Lane:
 
     def __init__(self, name: str | None, link: Link, live: Live, refuse: Refuse) -> None:
         self.name = name
-        self.current: LiveResponse | None = None
+        self.queue: Queue[WaitingCreate] = Queue()
         self._link = link
         self._live = live
         self._refuse = refuse
-        self._waiting: Waiting[WaitingCreate] = Waiting()
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -58,31 +56,24 @@ class Lane:
         Raises:
             LimitExceeded: `too_many_queued`.
         """
-        create = WaitingCreate(plan, received)
-        if self.current is not None and self._is_at_work:
-            self._waiting.put(create)
-            self.current.response.must_yield = True
-        else:
+        create = self.queue.receive(WaitingCreate(plan, received))
+        if create is not None:
             self._start(create)
 
-    @property
-    def _is_at_work(self) -> bool:
-        current = self.current
-        return current is not None and current.response.state in (State.CREATED, State.SAMPLING)
-
     def _start(self, create: WaitingCreate) -> None:
-        previous = self.current
-        if previous is not None and previous.response.is_open:
-            previous.supersede()
-        self.current = self._live.create(
+        previous = self.queue.current
+        if previous is not None and previous.is_open:
+            self._live.get(previous.id).supersede(self)
+        live = self._live.create(
             create.plan,
             self,
             received_s=create.received.at_s,
             byte_count=create.received.byte_count,
         )
+        self.queue.carry(live.response)
         for message, received in create.appends:
             try:
-                self.append(message, received, self.current)
+                self.append(message, received, live)
             except AgentLoopError as fault:
                 self._refuse(fault, codec.Envelope("", message.event_id, None, self.name))
 
@@ -92,8 +83,8 @@ class Lane:
         Raises:
             ClientFault: the Response, a call, an item or the key is not right; nothing changed.
         """
-        if live is None and self._waiting:
-            self._waiting.last.appends.append((message, received))
+        if live is None and self.queue.last is not None:
+            self.queue.last.appends.append((message, received))
             return
         live = live or self.target()
         response = live.response
@@ -117,19 +108,14 @@ class Lane:
             ProtocolError: `starting_after` names an event that was never said.
         """
         live = self._live.get(message.response_id)
-        if self.current is not None and self.current is not live and self.current.is_open:
-            raise StateConflict(
-                "this lane carries another Response; attach on another stream_id",
-                code="lane_busy",
-                param="stream_id",
-            )
+        self.queue.check_free_for(live.response)
         next_seq = live.response.transcript.next_seq
         if message.starting_after >= next_seq:
             raise ProtocolError(
                 f"starting_after must be below {next_seq}, the next sequence number",
                 param="starting_after",
             )
-        self.current = live
+        self.queue.carry(live.response)
         if message.observe:
             live.observe(self)
         else:
@@ -151,14 +137,12 @@ class Lane:
         self.send([*frames, codec.encode(events.ReplayDone(response.id))], live.position)
 
     def target(self) -> LiveResponse:
-        """The Response that this lane carries.
+        """The Response that a message without an id means.
 
         Raises:
-            UnknownResponse: it carries none.
+            UnknownResponse: the lane carries none.
         """
-        if self.current is None:
-            raise UnknownResponse("this lane carries no Response; create one first")
-        return self.current
+        return self._live.get(self.queue.target().id)
 
     # -- the Response's listener ---------------------------------------------------------------
 
@@ -170,18 +154,17 @@ class Lane:
         """The turn's end is where a waiting create takes over."""
         for event_id in live.response.take_refused_closes():
             self._refuse(calls_pending(), codec.Envelope("", event_id, live.response.id, self.name))
-        if self._waiting and live is self.current:
-            self._start(self._waiting.next())
-            self.current.response.must_yield = bool(self._waiting)
+        create = self.queue.next()
+        if create is not None:
+            self._start(create)
 
     def lose(self, live: LiveResponse) -> None:
         """Another lane took the Response over."""
         self.send([codec.encode(events.Detached(live.response.id))], live.position)
-        if self.current is live:
-            self.current = None
+        self.queue.carry(None)
 
     def end(self) -> None:
         """The link is gone."""
-        self._waiting = Waiting()
-        if self.current is not None:
-            self.current.leave(self)
+        self.queue.clear()
+        if self.queue.current is not None and self.queue.current.is_open:
+            self._live.get(self.queue.current.id).leave(self)

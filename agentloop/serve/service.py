@@ -9,9 +9,10 @@ from agentloop.admission.admit import admit_history, admit_tools
 from agentloop.admission.resolve import Resolver
 from agentloop.clock import Clock
 from agentloop.core.context import EMPTY, Context
+from agentloop.core.keys import CreateKeys
 from agentloop.core.records import Config
-from agentloop.core.states import State
-from agentloop.errors import ClientFault, ProtocolError, StateConflict, UnknownResponse
+from agentloop.core.response import parent_not_found
+from agentloop.errors import ProtocolError, UnknownResponse
 from agentloop.ids import IdSource
 from agentloop.loop.design import Design
 from agentloop.loop.live import Live, Plan
@@ -31,6 +32,7 @@ class Service:
         self, *, live: Live, resolver: Resolver, tools: TableTools, ids: IdSource, clock: Clock
     ) -> None:
         self.live = live
+        self.create_keys = CreateKeys()
         self.clock = clock
         self._resolver = resolver
         self._tools = tools
@@ -113,26 +115,9 @@ class Service:
         if response_id is None:
             return EMPTY
         try:
-            response = self.live.get(response_id).response
+            return self.live.get(response_id).response.as_parent()
         except UnknownResponse:
-            raise _no_parent(response_id) from None
-        if response.state is State.SAMPLING:
-            raise StateConflict(
-                f"Response {response_id} is still at work",
-                code="response_not_finished",
-                param="previous_response_id",
-            )
-        if response.state in (State.IDLE, State.COMPLETED) and not response.calls.of_turn:
-            return response.context
-        raise _no_parent(response_id)
-
-
-def _no_parent(response_id: str) -> ClientFault:
-    return ClientFault(
-        f"previous response {response_id!r} not found; send the whole input instead",
-        code="previous_response_not_found",
-        param="previous_response_id",
-    )
+            raise parent_not_found(response_id) from None
 
 
 def _options(create: Create, design: Design) -> AgentLoopOptions:

@@ -230,7 +230,7 @@ def _render_item(
                 raise ProtocolError(f"a message cannot have the role {item.role!r}")
             return write_message(item.role, encode(text_of(item.content)))
         case Reasoning():
-            text = "".join(part.text for part in item.content or item.summary)
+            text = "".join(part.text for part in item.content or item.summary or ())
             if not text:
                 return TokenIds("I")
             return write_message("assistant", encode(text), channel="analysis")
