@@ -72,7 +72,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time starts at 0 and passes only when there is nothing else to do.
 
     Real sockets work: they are polled before time moves. Threads don't: the loop can't know that
-    one of them is about to report, so an executor is refused.
+    one of them is about to report, so an executor is refused. Timers are exact for half a year;
+    after that a float of seconds no longer holds asyncio's nanosecond.
     """
 
     def __init__(self) -> None:
@@ -82,10 +83,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now_s
 
-    def jump(self) -> None:
-        """Move time to the next timer."""
-        # The timer itself, not "now + timeout", whose rounding may land just short of it.
-        self._now_s = max(self._now_s, self._scheduled[0].when())  # type: ignore[attr-defined]
+    def advance(self, delay_s: float) -> None:
+        """Let time pass."""
+        self._now_s += delay_s
 
     def run_in_executor(
         self, executor: object, func: Callable[..., object], *args: object
@@ -111,7 +111,7 @@ class _JumpingSelector(selectors.DefaultSelector):
             if ready := super().select(0):
                 return ready
         if timeout is not None:
-            self._loop.jump()
+            self._loop.advance(timeout)
             return []
         for _ in range(_SOCKET_WAITS_MAX if has_sockets else 0):
             if ready := super().select(_SOCKET_WAIT_S):

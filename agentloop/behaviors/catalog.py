@@ -24,7 +24,7 @@ from agentloop.behaviors.replay import READERS, Replay, load_trajectory
 from agentloop.behaviors.scripted import Scripted
 from agentloop.behaviors.seeded import Seeded
 from agentloop.engine.api import Script
-from agentloop.errors import ClientFault, ProtocolError
+from agentloop.errors import ClientFault, ConfigError, ProtocolError
 from agentloop.wire.requests import Simulation
 
 
@@ -42,6 +42,9 @@ class Catalog:
         script_dirs: where script files and trajectories lie; bundled scripts come last.
         is_strict: refuse models that name no behavior.
         drives_tools: whether the seeded agent calls the client's tools.
+
+    Raises:
+        ConfigError: a directory is not there.
     """
 
     def __init__(
@@ -51,6 +54,9 @@ class Catalog:
         is_strict: bool = False,
         drives_tools: bool = False,
     ) -> None:
+        for directory in script_dirs:
+            if not directory.is_dir():
+                raise ConfigError(f"{directory} is not a directory; scripts are looked for there")
         self.script_dirs = (*script_dirs, BUNDLED)
         self.seeded = Seeded(drives_tools=drives_tools)
         self._is_strict = is_strict

@@ -50,8 +50,8 @@ def load_script(path: Path) -> Scripted:
         ConfigError: the message names the file, the field and what is expected.
     """
     try:
-        script = codec.decode_as(_decoder, path.read_bytes(), "")
-        return Scripted(script.turns, "turns")
+        script = codec.decode_as(_decoder, path.read_bytes(), "script")
+        return Scripted(script.turns, "script.turns")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ProtocolError as error:

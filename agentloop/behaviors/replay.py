@@ -2,8 +2,8 @@
 
 Two kinds of files are read:
 
-- `.json`, of mini-swe-agent: an assistant's message is a thought and one command in a ```` ```bash ````
-  block. The command becomes a `shell` call. A message without exactly one block was refused by the
+- `.json`, of mini-swe-agent: an assistant's message is a thought and one command, fenced as bash.
+  The command becomes a `shell` call. A message without exactly one such block was refused by the
   recorded agent; it is said whole, with a call of an empty command, so that the run goes on.
 - `.traj`, of SWE-agent: the tool calls of its function calling format as they are; in its other
   format the action becomes a `shell` call.
@@ -125,7 +125,7 @@ def load_trajectory(path: Path) -> Trajectory:
 # -- mini-swe-agent --------------------------------------------------------------------------------
 
 
-class _Extra(Struct):
+class _Extra(Struct, frozen=True):
     created: float | None = None
     reasoning: str | None = None
     usage: TurnUsage | None = None
@@ -146,7 +146,7 @@ _mini_decoder = msgspec.json.Decoder(_MiniFile)
 
 
 def _read_mini(stem: str, data: bytes) -> Trajectory:
-    recording = codec.decode_as(_mini_decoder, data, "")
+    recording = codec.decode_as(_mini_decoder, data, "recording")
     messages = recording.messages
     exchanges = _exchanges([message.role for message in messages])
     created = [messages[index].extra.created for index in exchanges]
@@ -216,7 +216,7 @@ _swe_decoder = msgspec.json.Decoder(_SweFile)
 
 
 def _read_swe_agent(stem: str, data: bytes) -> Trajectory:
-    recording = codec.decode_as(_swe_decoder, data, "")
+    recording = codec.decode_as(_swe_decoder, data, "recording")
     history = [entry for entry in recording.history if not entry.is_demo]
     exchanges = _exchanges([entry.role for entry in history])
     if len(exchanges) != len(recording.trajectory):

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, floor
-from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, field
+
+if TYPE_CHECKING:
+    from random import Random
 
 _LEVELS_MAX: Final = 16
 _VALUES_MAX: Final = 1_000  # tried for one schema: recursive unions grow exponentially
@@ -105,21 +107,21 @@ def constraints_of(schema: Schema) -> set[str]:
     return {name for name in _ASKING if getattr(schema, name) != getattr(_UNASKED, name)}
 
 
-def fill(schema: Schema, random: Random) -> object:
+def fill(schema: Schema, source: Random) -> object:
     """A value that the schema allows.
 
     Raises:
         CannotFill: no value was found.
     """
-    return _Filler(schema, random).value(schema, _LEVELS_MAX)
+    return _Filler(schema, source).value(schema, _LEVELS_MAX)
 
 
 class _Filler:
     """Fills one root schema; `levels` is how deep a value may still be."""
 
-    def __init__(self, root: Schema, random: Random) -> None:
+    def __init__(self, root: Schema, source: Random) -> None:
         self._root = root
-        self._random = random
+        self._source = source
         self._values_left = _VALUES_MAX
 
     def value(self, schema: bool | Schema, levels: int) -> object:
@@ -127,7 +129,7 @@ class _Filler:
         if schema is False or levels == 0 or self._values_left < 0:
             raise CannotFill("nothing fits, or nothing small enough")
         if schema is True:
-            return self._random.choice(_WORDS)
+            return self._source.choice(_WORDS)
         asked = constraints_of(schema) - {"type"}
         if not asked & _ALONE:
             return self._typed(schema, levels)
@@ -156,7 +158,7 @@ class _Filler:
         return known[place][name]
 
     def _one_of(self, variants: Sequence[bool | Schema], levels: int) -> object:
-        for variant in self._random.sample(variants, len(variants)):
+        for variant in self._source.sample(variants, len(variants)):
             try:
                 return self.value(variant, levels - 1)
             except CannotFill:
@@ -169,7 +171,7 @@ class _Filler:
         fitting = [v for v in listed if not types or set(types) & set(_NAMES[type(v)])]
         if not fitting:
             raise CannotFill("no value of the enum is of the type")
-        return self._random.choice(fitting)
+        return self._source.choice(fitting)
 
     def _typed(self, schema: Schema, levels: int) -> object:
         match _implied_type(schema):
@@ -184,7 +186,7 @@ class _Filler:
             case "number":
                 return self._number(schema)
             case "boolean":
-                return self._random.random() < 0.5
+                return self._source.random() < 0.5
             case "null":
                 return None
             case unknown:
@@ -195,9 +197,7 @@ class _Filler:
         if not schema.min_properties <= len(names) <= schema.max_properties:
             raise CannotFill(f"the number of required properties is {len(names)}")
         others = schema.additional_properties
-        return {
-            name: self.value(schema.properties.get(name, others), levels - 1) for name in names
-        }
+        return {name: self.value(schema.properties.get(name, others), levels - 1) for name in names}
 
     def _array(self, schema: Schema, levels: int) -> list[object]:
         if schema.min_items > schema.max_items:
@@ -210,7 +210,7 @@ class _Filler:
     def _string(self, schema: Schema) -> str:
         if schema.min_length > min(schema.max_length, _LENGTH_MAX):
             raise CannotFill(f"minLength is {schema.min_length}")
-        word = self._random.choice(_WORDS)
+        word = self._source.choice(_WORDS)
         length = max(schema.min_length, min(len(word), schema.max_length))
         return (word * (length // len(word) + 1))[:length]
 
@@ -226,7 +226,7 @@ class _Filler:
         last = first + _SPREAD * step if high is None else min(high, first + _SPREAD * step)
         if first > last:
             raise CannotFill("no integer lies within the bounds")
-        return self._random.randrange(first, last + 1, step)
+        return self._source.randrange(first, last + 1, step)
 
     def _number(self, schema: Schema) -> int | float:
         """An integer where one fits, else the middle of the bounds."""

@@ -78,42 +78,40 @@ def _calls_made(items: Sequence[AnyItem]) -> int:
     return sum(isinstance(item, CallItem) for item in since)
 
 
-def _answer(text: str, random: Random) -> str:
+def _answer(text: str, source: Random) -> str:
     topic = " ".join(text.split()[:_TOPIC_WORDS_MAX])
     about = [f"You asked: {topic}."] if topic else []
-    return " ".join([*about, *(random.choice(each) for each in _SENTENCES)])
+    return " ".join([*about, *(source.choice(each) for each in _SENTENCES)])
 
 
-def choose_call(tools: Sequence[FunctionTool | Raw], random: Random) -> SaidCall | None:
+def choose_call(tools: Sequence[FunctionTool | Raw], source: Random) -> SaidCall | None:
     """A valid call of one of the function tools; None where there is none to call."""
     functions = [tool for tool in tools if isinstance(tool, FunctionTool)]
-    for tool in random.sample(functions, len(functions)):
+    for tool in source.sample(functions, len(functions)):
         try:
-            arguments = arguments_for(tool, random)
+            arguments = arguments_for(tool, source)
         except CannotFill:
             continue
         return SaidCall(tool.name, msgspec.json.encode(arguments).decode())
     return None
 
 
-def arguments_for(tool: FunctionTool, random: Random) -> dict[str, object]:
+def arguments_for(tool: FunctionTool, source: Random) -> dict[str, object]:
     """Arguments that are valid for the tool's schema, and harmless for a shell.
 
     Raises:
         CannotFill: the schema is beyond what can be filled.
     """
     schema = parse_schema(tool.parameters or {"type": "object"})
-    arguments = fill(schema, random)
+    arguments = fill(schema, source)
     if not isinstance(arguments, dict):
         raise CannotFill("the arguments are not an object")
-    words = random.choice(HARMLESS)
+    words = source.choice(HARMLESS)
+    command = {"string": " ".join(words), "array": list(words)}
     for name in _COMMAND_NAMES:
-        if name in schema.properties:
-            match _form_of(schema.properties[name]):
-                case "string":
-                    arguments[name] = " ".join(words)
-                case "array":
-                    arguments[name] = list(words)
+        form = _form_of(schema.properties.get(name, False))
+        if form in command:
+            arguments[name] = command[form]
     return arguments
 
 

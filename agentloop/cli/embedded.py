@@ -59,9 +59,13 @@ async def _started(process: Process, log_path: Path) -> str:
             code = await process.wait()
     except TimeoutError as error:
         raise ServerFault(f"the server did not start in {START_TIMEOUT_S:g} s") from error
-    said = log_path.read_text(errors="replace").strip().splitlines()
-    reason = said[-1].removeprefix("agentloop: ") if said else f"exit code {code}"
-    raise (ConfigError if code == 2 else ServerFault)(f"the server did not start: {reason}")
+    refusal = ConfigError if code == 2 else ServerFault
+    raise refusal(f"the server did not start: {_last_line(log_path) or f'exit code {code}'}")
+
+
+def _last_line(log_path: Path) -> str:
+    said = log_path.read_text(errors="replace").strip()
+    return said.rpartition("\n")[2].removeprefix("agentloop: ")
 
 
 async def _with_cause(process: Process, closed: LinkClosed) -> LinkClosed:

@@ -14,7 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import uvloop
 
@@ -28,7 +28,10 @@ Command = Callable[[argparse.Namespace], Awaitable[int]]
 
 
 class _Parser(argparse.ArgumentParser):
-    """Complains in one line, like everything else here."""
+    """Complains in one line, like everything else here, and guesses no option."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see `{self.prog} --help`)")

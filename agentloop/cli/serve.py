@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentloop import config
 from agentloop.errors import ConfigError
 from agentloop.server.app import serve
 from agentloop.server.options import ServerOptions
+
+if TYPE_CHECKING:
+    import argparse
 
 SERVING = "agentloop is serving on "  # and the URL: others wait for this line
 

@@ -246,8 +246,6 @@ class WebSocketLink(BaseLink):
                 await self._clock.sleep(_LINGER_RECHECK_S)
             code = NORMAL  # for aiohttp's own accounts; the peer has had its answer
         await self._socket.close(code=code, message=_fit(reason))
-        while self._transport.get_write_buffer_size():
-            await self._clock.sleep(_RECHECK_S_MIN)
 
     async def _release(self) -> None:
         self._cut()

@@ -41,7 +41,6 @@ def assemble(
     resolver = Resolver(
         Catalog(
             options.script_dirs,
-            seed=options.seed,
             is_strict=options.is_strict,
             drives_tools=options.drives_tools,
         ),

@@ -44,7 +44,7 @@ class Probe:
         self.is_submitted = False
         self.generation: Generation | None = None
         self.cancels_at_step: int | None = None
-        self.then: Callable[[], None] = lambda: None
+        self.then: Callable[[], object] = lambda: None
         self._done = asyncio.Event()
 
     def on_step(self, ids: list[int]) -> None:
@@ -191,7 +191,7 @@ async def check_many_at_once(engine: Engine) -> None:
 
 async def check_submit_from_a_sink(engine: Engine) -> None:
     first, second = Probe(), Probe()
-    first.then = lambda: submit(engine, make_request("second"), second) and None
+    first.then = lambda: submit(engine, make_request("second"), second)
     submit(engine, make_request("first"), first)
     assert (await first.wait()).reason in {"stop", "length"}
     assert (await second.wait()).reason in {"stop", "length"}

@@ -141,7 +141,7 @@ class JumpClock:
 class RecordingSink:
     """Writes down steps; `wait` gives the finish."""
 
-    def __init__(self, on_step: Callable[[list[int]], None] | None = None) -> None:
+    def __init__(self, on_step: Callable[[list[int]], object] | None = None) -> None:
         self.steps: list[list[int]] = []
         self.finishes: list[Finish] = []
         self._then = on_step

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from msgspec.structs import replace
 
 from agentloop.engine.api import PrefixLost
 from agentloop.engine.sim import prefix_cache
@@ -224,8 +225,6 @@ class CountingBlocks(dict[bytes, Block]):
 
 
 def test_a_turn_costs_its_new_tokens_only(hashed_bytes: list[int]) -> None:
-    from msgspec.structs import replace
-
     driver = Driver(replace(PLAIN, context_tokens_max=10**6, cache_tokens=10**6, block_tokens=128))
     driver.submit(make_request("long", sample(10), prompt=range(200_000)))
     driver.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -73,28 +74,19 @@ class NoTimers(JumpClock):
 
 async def test_instant_streams_share_the_loop_without_timers() -> None:
     engine = SimEngine(INSTANT, NoTimers())
-    rounds = 0
-    deliveries: list[tuple[str, int]] = []
-
-    def turn() -> None:
-        nonlocal rounds
-        rounds += 1
-        loop.call_soon(turn)
-
-    loop = asyncio.get_running_loop()
-    sinks = {}
-    for name in "abc":
-        sinks[name] = RecordingSink(lambda _, name=name: deliveries.append((name, rounds)))
-        engine.submit(make_request(name, sample(500)), sinks[name])
-    handle = loop.call_soon(turn)
-    finishes = [await sink.wait() for sink in sinks.values()]
-    handle.cancel()
-    assert all(sink.steps == [[token] for token in range(100, 600)] for sink in sinks.values())
-    for name in "abc":
-        mine = [at for who, at in deliveries if who == name]
-        assert max(mine.count(at) for at in set(mine)) <= BURST_STEPS
-    assert all(finish.usage.decode_s == 0 for finish in finishes)
-    loop.call_soon = lambda *_: None  # type: ignore[assignment, method-assign]
+    sinks = [RecordingSink() for _ in range(3)]
+    for index, sink in enumerate(sinks):
+        engine.submit(make_request(str(index), sample(500)), sink)
+    assert not any(sink.steps for sink in sinks)
+    delivered = [[0, 0, 0]]
+    while not all(sink.finishes for sink in sinks):
+        await asyncio.sleep(0)
+        delivered.append([len(sink.steps) for sink in sinks])
+    assert all(sink.steps == [[token] for token in range(100, 600)] for sink in sinks)
+    for before, after in pairwise(delivered):
+        assert all(b - a <= BURST_STEPS for a, b in zip(before, after, strict=True))
+        assert max(after) - min(after) <= BURST_STEPS
+    assert all(sink.finishes[0].usage.decode_s == 0 for sink in sinks)
 
 
 async def test_an_instant_stream_still_stalls() -> None:
@@ -135,7 +127,7 @@ async def test_a_sink_that_raises_harms_only_itself() -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complaints.append(context))
     engine = SimEngine(INSTANT, JumpClock())
-    bad = RecordingSink(lambda ids: 1 // (102 - ids[0]) and None)
+    bad = RecordingSink(lambda ids: 1 // (102 - ids[0]))
     good = RecordingSink()
     engine.submit(make_request("bad", sample(9)), bad)
     engine.submit(make_request("good", sample(9)), good)
@@ -192,10 +184,10 @@ async def test_lost_prefixes_are_told() -> None:
 async def test_close_cancels_in_every_phase_and_leaves_no_timer() -> None:
     clock = JumpClock()
     engine = SimEngine(PLAIN, clock)
-    decoding = RecordingSink()
+    has_begun = asyncio.Event()
+    decoding = RecordingSink(lambda _: has_begun.set())
     engine.submit(make_request("decoding", sample(9)), decoding)
-    while not decoding.steps:
-        await asyncio.sleep(0)
+    await has_begun.wait()
     others = [RecordingSink() for _ in range(3)]
     for index, sink in enumerate(others):
         engine.submit(make_request(str(index), sample(9), salt=str(index)), sink)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
 
-from agentloop.engine.api import Fault, PrefixLost, Sample, Stall
+from agentloop.engine.api import Fault, Part, PrefixLost, Sample, Stall
 from agentloop.engine.sim.job import Job, Phase
 from agentloop.engine.sim.profiles import GPU65, INSTANT, SPARK1000
 from agentloop.engine.sim.scheduler import BURST_STEPS
@@ -75,6 +75,16 @@ def test_slots_are_given_in_order_of_arrival() -> None:
     driver.run()
     assert [driver.finish_ms(name) for name in "abcd"] == [20, 20, 40, 40]
     assert [driver.finish(name).usage.queue_s for name in "abcd"] == [0, 0, 0.02, 0.02]
+
+
+def test_a_slot_freed_unseen_is_not_given_to_the_past() -> None:
+    driver = Driver(replace(PLAIN, slots=1))
+    driver.submit(make_request("a", sample(1)))  # ends at 20 ms, which nobody has pulled yet
+    driver.now_ns = 27 * MS
+    driver.submit(make_request("b", sample(1), salt="b"))
+    driver.run()
+    assert driver.finish("b").usage.queue_s == 0
+    assert driver.times_ms("b") == [47]
 
 
 def test_a_full_queue_refuses_and_keeps_its_order() -> None:
@@ -376,7 +386,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scripts: dict[str, list[int]] = {}
 
     @rule(script=parts, prompt=st.integers(1, 30), output_max=st.integers(0, 50), data=st.data())
-    def submit(self, script: list[object], prompt: int, output_max: int, data) -> None:
+    def submit(self, script: list[Part], prompt: int, output_max: int, data) -> None:
         handles = [finish.prefix for _, finish in self.driver.finishes.values()]
         prefix = data.draw(st.sampled_from([None, *handles]))
         name = str(len(self.jobs))

@@ -87,6 +87,15 @@ async def check_flood_of_tiny_frames(make_pair: MakePair) -> None:
             assert [await receiver.recv() for _ in frames] == frames
 
 
+async def check_burst_beyond_what_fits(make_pair: MakePair) -> None:
+    async with make_pair(DEFAULT_LIMITS) as pair:
+        for sender, receiver in [(pair.a, pair.b), (pair.b, pair.a)]:
+            for number in range(300):
+                sender.send([b"%d " % number + b"x" * 65_536])
+            for number in range(300):
+                assert (await receiver.recv()).startswith(b"%d " % number)
+
+
 async def check_gate_holds_back(make_pair: MakePair) -> None:
     async with make_pair(DEFAULT_LIMITS) as pair:
         pair.a.send([b"first"], 0)
@@ -143,7 +152,7 @@ async def check_oversized_message(make_pair: MakePair) -> None:
             async with asyncio.TaskGroup() as group:
                 group.create_task(receiver.close())
                 there = await expect_closed(sender)
-                await sender.close()
+            await sender.close()
             for closed in (here, there):
                 assert closed.close_code == 1009
                 assert str(limit) in closed.message
@@ -191,6 +200,17 @@ async def check_close_drops_what_is_held(make_pair: MakePair) -> None:
         pair.gate.advance(1)
         assert (frames, closed.close_code) == ([b"due"], 1000)
         assert pair.a.queued_bytes == 0
+
+
+async def check_close_forgets_what_was_on_its_way(make_pair: MakePair) -> None:
+    async with make_pair(DEFAULT_LIMITS) as pair:
+        pair.b.send([b"on its way"])
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pair.a.close())
+            assert (await expect_closed(pair.b)).close_code == 1000
+            await pair.b.close()
+        await asyncio.sleep(0)
+        assert (await expect_closed(pair.a)).close_code == 1000
 
 
 async def check_send_after_the_end(make_pair: MakePair) -> None:
@@ -316,10 +336,24 @@ async def check_waiting_sender_is_released(make_pair: MakePair) -> None:
             pair.a.abort()
 
 
+async def check_waiting_sender_outlives_its_peer(make_pair: MakePair) -> None:
+    async with make_pair(SMALL_QUEUE) as pair:
+        while pair.a.queued_bytes <= MIB // 2:  # held by the peer, which does not read
+            pair.a.send([b"x" * 65_536])
+            await asyncio.sleep(0)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(pair.a.wait_drained())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            pair.b.abort()
+        assert pair.a.queued_bytes == 0
+
+
 CHECKS: list[Check] = [
     check_order_and_sizes,
     check_text_is_untouched,
     check_flood_of_tiny_frames,
+    check_burst_beyond_what_fits,
     check_gate_holds_back,
     check_refused_entries_are_dropped,
     check_largest_message,
@@ -327,6 +361,7 @@ CHECKS: list[Check] = [
     check_close_is_seen,
     check_close_again,
     check_close_drops_what_is_held,
+    check_close_forgets_what_was_on_its_way,
     check_send_after_the_end,
     check_peer_vanishes,
     check_tap_and_counters,
@@ -335,4 +370,5 @@ CHECKS: list[Check] = [
     check_slow_consumer_is_closed,
     check_patient_sender_is_not_closed,
     check_waiting_sender_is_released,
+    check_waiting_sender_outlives_its_peer,
 ]

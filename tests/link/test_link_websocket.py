@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import aiohttp
 import pytest
 import uvloop
 from aiohttp import WSMsgType, web
+from yarl import URL
 
 from agentloop.clock import Clock, WallClock, run_virtual
 from agentloop.errors import LinkClosed, ProtocolError
@@ -82,13 +84,13 @@ async def plain_client(
     async with (
         accepting(limits, WallClock(), Gate()) as (url, links),
         aiohttp.ClientSession() as session,
-        session.ws_connect(url, **options) as socket,
+        session.ws_connect(url, **options) as peer,
     ):
         link = await links.get()
-        yield link, socket
+        yield link, peer
         async with asyncio.TaskGroup() as group:
             group.create_task(link.close())
-            group.create_task(socket.close())
+            group.create_task(peer.close())
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -128,9 +130,9 @@ async def test_what_is_due_leaves_in_one_write():
 
 
 async def test_binary_frames_are_an_error_and_the_link_stays():
-    async with plain_client() as (link, socket):
-        await socket.send_bytes(b"\x00\x01")
-        await socket.send_str("text")
+    async with plain_client() as (link, peer):
+        await peer.send_bytes(b"\x00\x01")
+        await peer.send_str("text")
         with pytest.raises(ProtocolError, match="text frames only"):
             await link.recv()
         assert await link.recv() == b"text"
@@ -138,45 +140,92 @@ async def test_binary_frames_are_an_error_and_the_link_stays():
 
 
 async def test_pings_are_answered_between_frames():
-    async with plain_client(autoping=False) as (link, socket), asyncio.TaskGroup() as group:
+    async with plain_client(autoping=False) as (link, peer), asyncio.TaskGroup() as group:
         reading = group.create_task(link.recv())
-        await socket.ping(b"are you there?")
-        message = await socket.receive()
+        await peer.ping(b"are you there?")
+        message = await peer.receive()
         assert (message.type, bytes(message.data)) == (WSMsgType.PONG, b"are you there?")
-        await socket.send_str("done")
+        await peer.send_str("done")
         assert await reading == b"done"
 
 
 async def test_fragmented_messages_arrive_whole():
-    async with plain_client() as (link, socket):
-        writer = socket._writer
+    async with plain_client() as (link, peer):
+        writer = peer._writer
         writer.transport.write(b"\x01\x83\0\0\0\0one\x89\x80\0\0\0\0\x80\x84\0\0\0\0-two")
         assert await link.recv() == b"one-two"
 
 
 async def test_an_offer_to_compress_is_refused():
-    async with plain_client(compress=15) as (link, socket):
-        assert socket.compress == 0
+    async with plain_client(compress=15) as (link, peer):
+        assert peer.compress == 0
         link.send([b"plain"])
-        assert (await socket.receive()).data == "plain"
+        assert (await peer.receive()).data == "plain"
 
 
 async def test_a_broken_frame_ends_the_link_with_1002():
-    async with plain_client() as (link, socket):
-        socket._writer.transport.write(b"\xf1\x80\0\0\0\0")
+    async with plain_client() as (link, peer):
+        peer._writer.transport.write(b"\xf1\x80\0\0\0\0")
         with pytest.raises(LinkClosed) as caught:
             await link.recv()
         assert caught.value.close_code == 1002
 
 
 async def test_a_close_without_a_code_is_1005_and_a_cut_one_still_utf8():
-    async with plain_client() as (link, socket):
-        socket._writer.transport.write(b"\x88\x80\0\0\0\0")
+    async with plain_client() as (link, peer):
+        peer._writer.transport.write(b"\x88\x80\0\0\0\0")
         assert (await expect_closed(link)).close_code == 1005
-    async with plain_client() as (link, socket), asyncio.TaskGroup() as group:
+    async with plain_client() as (link, peer), asyncio.TaskGroup() as group:
         group.create_task(link.close(1008, "ü" * 100))
-        message = await socket.receive()
+        message = await peer.receive()
         assert (message.data, message.extra) == (1008, "ü" * 61)
+
+
+@pytest.mark.parametrize("side", ["server", "client"])
+async def test_every_close_waits_for_the_peers_answer(side: str):
+    async with make_pair(DEFAULT_LIMITS) as pair:
+        closer, other = (pair.a, pair.b) if side == "server" else (pair.b, pair.a)
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(closer.recv())
+            await asyncio.sleep(0)
+            reading.cancel()  # aiohttp would take this for a lost connection
+        async with asyncio.TaskGroup() as group:
+            closing = [group.create_task(closer.close(code)) for code in (1001, 1000)]
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not any(task.done() for task in closing)
+            assert (await expect_closed(other)).close_code == 1001
+            await other.close()
+
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+async def test_the_sender_of_an_oversized_message_can_finish_and_then_read_why():
+    loop, size = asyncio.get_running_loop(), 8_000_000
+    header = b"\x81\xff" + size.to_bytes(8, "big") + bytes(4)
+    limits = LinkLimits(message_bytes=1000, close_timeout_s=60)
+    async with accepting(limits, WallClock(), Gate()) as (url, links), asyncio.TaskGroup() as group:
+        address = URL(url)
+        with socket.create_connection((address.host, address.port)) as client:
+            client.setblocking(False)
+            await loop.sock_sendall(client, UPGRADE)
+            while not (await loop.sock_recv(client, 1000)).endswith(b"\r\n\r\n"):
+                pass
+            link = await links.get()
+            sending = group.create_task(loop.sock_sendall(client, header + b"x" * size))
+            closed = await expect_closed(link)
+            closing = group.create_task(link.close())
+            await sending  # though nobody wants it any more
+            answer = b""
+            while received := await loop.sock_recv(client, 1000):
+                answer += received
+            assert not closing.done()  # it waits for the client to go, not for the time-out
+        assert answer == b"\x88\x2d\x03\xf1message larger than the limit of 1000 bytes"
+        assert closed.close_code == 1009
 
 
 async def test_a_silent_peer_is_given_up():
@@ -198,11 +247,11 @@ async def test_a_peer_that_never_reads_bounds_the_close():
 
 
 async def test_a_cancelled_close_cuts():
-    async with plain_client() as (link, socket), asyncio.TaskGroup() as group:
+    async with plain_client() as (link, peer), asyncio.TaskGroup() as group:
         closing = group.create_task(link.close())
         await asyncio.sleep(0)
         closing.cancel()
-        message = await socket.receive()
+        message = await peer.receive()
         assert message.type in (WSMsgType.CLOSE, WSMsgType.CLOSED)
         assert link.is_closed
 
@@ -251,8 +300,8 @@ async def test_headers_travel_both_ways():
         await client.close()
         async with aiohttp.ClientSession() as session:
             headers = {"Authorization": "Bearer k"}
-            async with session.ws_connect(url, headers=headers) as socket:
-                assert socket._response.headers["x-request-id"] == "r1"
+            async with session.ws_connect(url, headers=headers) as peer:
+                assert peer._response.headers["x-request-id"] == "r1"
     assert seen == ["Bearer k", "Bearer k"]
 
 
