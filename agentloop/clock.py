@@ -39,7 +39,10 @@ class Clock(Protocol):
         """Wait; returns at once for a delay of zero or less."""
 
     def call_at(self, when_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call back at `now() == when_s`, or soon where that has passed."""
+        """Call back at `when_s`, or soon where that has passed.
+
+        A wall clock's timer may fire up to a millisecond early: look at `now()` again.
+        """
 
 
 class WallClock:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
 
-from agentloop.agent.api import CallReport
 from agentloop.cli import main
-from agentloop.cli.display import ConsoleObserver
 
 COMMAND = [sys.executable, "-m", "agentloop"]
 TIMEOUT_S = 60
 ENDLESS = "echo $$ > pid; exec sleep 60"  # a shell command that only a signal ends
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folders_within_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 def agentloop(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -69,6 +71,15 @@ def server(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         line = process.stdout.readline()
         assert line.startswith("agentloop is serving on http://127.0.0.1:"), line
         yield line.split()[-1], process
+
+
+def wait_until(is_met: Callable[[], bool]) -> None:
+    """Look every now and then; what other processes do tells nobody when it is done."""
+    for _ in range(TIMEOUT_S * 100):
+        if is_met():
+            return
+        Event().wait(0.01)
+    pytest.fail("it did not happen in time")
 
 
 def script(folder: Path, turns: Sequence[Sequence[object]], name: str = "test") -> None:
@@ -193,6 +204,15 @@ def test_the_bundled_task_is_mended(design: str, tmp_path: Path) -> None:
     assert frames[-1]["frame"]["type"] == "response.completed"
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_temporary_workspace_goes_unless_it_is_kept(tmp_path: Path, is_kept: bool) -> None:
+    keep = ["--keep"] if is_kept else []
+    report = report_of(agentloop("run", "hello", "--json", "--profile", "instant", *keep))
+    assert report["problems"] == []
+    left = [str(folder / "workspace") for folder in tmp_path.glob("agentloop-*")]
+    assert left == ([report["workspace"]] if is_kept else [])
+
+
 def test_people_see_the_session_and_its_breakdown() -> None:
     done = agentloop("run", "--profile", "instant")
     assert done.returncode == 0, done.stderr
@@ -252,8 +272,8 @@ def test_a_recorded_session_has_its_turns_again(shared: Path) -> None:
 def pid_in(workspace: Path, process: subprocess.Popen[str]) -> int:
     """The pid of the endless command, as soon as it runs."""
     path = workspace / "pid"
-    while not (path.exists() and path.read_text().strip()):
-        assert process.poll() is None, process.communicate()
+    wait_until(lambda: process.poll() is not None or (path.exists() and path.read_text() != ""))
+    assert process.poll() is None, process.communicate()
     return int(path.read_text())
 
 
@@ -306,17 +326,32 @@ def test_a_server_that_is_killed_is_one_line(tmp_path: Path) -> None:
 def test_an_embedded_server_does_not_outlive_the_run(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    recording = tmp_path / "slow.json"
+    with slow_replay(tmp_path) as (process, server_pid):
+        process.send_signal(number)
+        process.communicate(timeout=TIMEOUT_S)
+        wait_until(lambda: not _is_running(server_pid))
+
+
+def test_an_embedded_server_that_dies_is_one_line(tmp_path: Path) -> None:
+    with slow_replay(tmp_path) as (process, server_pid):
+        os.kill(server_pid, signal.SIGKILL)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 1
+    assert stderr.startswith("agentloop: the server went away in turn 1: ")
+    assert stderr.endswith("; the embedded server ended with code -9\n")
+
+
+@contextmanager
+def slow_replay(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A run in the middle of its tool call, and the pid of its server."""
+    recording = folder / "slow.json"
     recording.write_bytes(msgspec.json.encode({"messages": _slow_messages()}))
     with started("run", "--paced", "--trajectory", str(recording)) as process:
         assert process.stdout is not None
         while "▸ shell" not in process.stdout.readline():
             assert process.poll() is None
         (server_pid,) = _children(process.pid)
-        process.send_signal(number)
-        process.communicate(timeout=TIMEOUT_S)
-        while _is_running(server_pid):
-            pass  # the end of its standard input reaches it; the time limit of the test guards us
+        yield process, server_pid
 
 
 def _slow_messages() -> list[dict[str, object]]:
@@ -356,52 +391,3 @@ def test_serve_ends_when_its_standard_input_closes() -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(timeout=TIMEOUT_S) == 0
-
-
-# -- the display -----------------------------------------------------------------------------------
-
-
-def shown(*, is_terminal: bool) -> str:
-    file = io.StringIO()
-    console = Console(file=file, force_terminal=is_terminal, color_system=None, width=40)
-    observer = ConsoleObserver(console)
-    call = CallReport("c", "shell", '{"cmd":\n"x"}', 1, True, 1.0)
-    observer.start_turn(1)
-    for delta in ("th", "ink\n", "\nmore [bold]\x1b[31m"):
-        observer.show_text("reasoning", delta)
-    observer.show_text("text", "answer")
-    observer.start_call(call)
-    call.output, call.ended_s = "\n".join("abcdef"), 1.5
-    observer.end_call(call)
-    observer.end()
-    return file.getvalue()
-
-
-PLAIN = """\
-turn 1
-think
-
-more [bold]
-answer
-  ▸ shell {"cmd": "x"}
-  ◂ shell 500 ms
-    a
-    b
-    c
-    d
-    … 2 more lines
-"""
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_session_reads_the_same_streamed_and_line_by_line(is_terminal: bool) -> None:
-    assert shown(is_terminal=is_terminal) == PLAIN
-
-
-def test_without_a_terminal_text_waits_for_its_line() -> None:
-    file = io.StringIO()
-    observer = ConsoleObserver(Console(file=file, force_terminal=False))
-    observer.show_text("text", "half")
-    assert file.getvalue() == ""
-    observer.show_text("text", " a line\n")
-    assert file.getvalue() == "half a line\n"

@@ -38,7 +38,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. No exception comes out."""
+    """Run one command and return its exit code. Nothing is raised, but SystemExit by `--help`."""
     try:
         options = _parser().parse_args(arguments)
         return _run(options.command, options)

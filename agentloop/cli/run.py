@@ -86,9 +86,7 @@ async def run(options: argparse.Namespace) -> int:
     return 1 if report.problems else 0
 
 
-async def _run_job(
-    options: argparse.Namespace, job: Job, scratch: Path, clock: Clock
-) -> RunReport:
+async def _run_job(options: argparse.Namespace, job: Job, scratch: Path, clock: Clock) -> RunReport:
     observer: Observer = Silent() if options.json else ConsoleObserver(Console())
     async with AsyncExitStack() as stack:
         url, tap = options.url, None

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING, Any
 
 from agentloop import config
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     import argparse
 
 SERVING = "agentloop is serving on "  # and the URL: others wait for this line
+
+_STDIN = 0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -57,7 +58,6 @@ async def run(options: argparse.Namespace) -> int:
             _watch_stdin(loop, stopped)
         print(f"{SERVING}{server.url}", flush=True)
         await stopped.wait()
-        loop.remove_reader(sys.stdin.fileno())
     return 0
 
 
@@ -77,13 +77,12 @@ def _server_options(options: argparse.Namespace) -> ServerOptions:
 
 
 def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
-    number = sys.stdin.fileno()
-
     def look() -> None:
-        if not os.read(number, 4096):
+        if not os.read(_STDIN, 4096):
+            loop.remove_reader(_STDIN)
             stopped.set()
 
     try:
-        loop.add_reader(number, look)
+        loop.add_reader(_STDIN, look)
     except OSError as error:
         raise ConfigError("--until-stdin-closes needs a pipe as standard input") from error

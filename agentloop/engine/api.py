@@ -30,7 +30,7 @@ class PrefixLost(EngineFault):
 
 
 class Stall(Struct, frozen=True, tag="stall"):
-    """The engine waits this long before the next ids."""
+    """The engine waits this long, zero or more, before the next ids."""
 
     stall_s: float
 
@@ -78,7 +78,8 @@ class GenRequest(Struct, kw_only=True):
         ids: the tokens after `prefix`; the whole prompt where prefix is None.
         script: what a simulated model says; real engines ignore it.
         max_output_tokens: the engine stops with `length` after this many.
-        seed: the seed of this generation's sampling.
+        seed: the seed of this generation: all that is random about it comes from here, so that two
+            designs which derive it alike get the same steps.
         salt: separates the prefix caches of tenants.
         output_count: output ids that an earlier attempt already produced; they are the tail of
             the prompt and count towards `max_output_tokens`.
@@ -113,7 +114,8 @@ class Finish(Struct, gc=False):
     Attributes:
         reason: `stop` (the model ended its turn), `length`, `cancel` or `error`.
         usage: what it cost.
-        prefix: a handle on prompt and output together, for the next turn; None where lost.
+        prefix: a handle on prompt and output together, for the next turn; None where it was lost,
+            or never made because the prefill did not end.
         error: set exactly when reason is `error`.
     """
 

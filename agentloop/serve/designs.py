@@ -1,4 +1,4 @@
-"""The designs that this server speaks, by name. A new one is a file and a line here."""
+"""The designs that a link can ask for, by the word in `?protocol=`. A new one is a file and a line."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from agentloop.loop.design import Design
 from agentloop.serve.append import WS_APPEND
 from agentloop.serve.hosted import HOSTED
 
-DESIGNS: dict[str, Design] = {design.name: design for design in (WS_APPEND, HOSTED)}
+DESIGNS: dict[str, Design] = {"append": WS_APPEND, "hosted": HOSTED}

@@ -17,9 +17,8 @@ from agentloop.errors import AgentLoopError, ClientFault, ConfigError
 from agentloop.journal.memory import MemoryJournal
 from agentloop.link.websocket import WebSocketLink, accept
 from agentloop.loop.design import Design
-from agentloop.serve.append import WS_APPEND
 from agentloop.serve.connection import Connection
-from agentloop.serve.hosted import HOSTED
+from agentloop.serve.designs import DESIGNS
 from agentloop.serve.service import Service
 from agentloop.server.assemble import assemble
 from agentloop.server.auth import check, is_loopback
@@ -33,7 +32,6 @@ log = logging.getLogger(__name__)
 
 SERVICE_RESTART = 1012
 _APPEND_FLAG = "responses_websockets=2026-02-04"
-_PROTOCOLS = {"append": WS_APPEND, "hosted": HOSTED}
 
 
 class Server(Struct):
@@ -122,9 +120,9 @@ def _design_of(request: web.Request) -> Design:
     protocol = request.query.get("protocol")
     if protocol is None and _APPEND_FLAG in request.headers.get("OpenAI-Beta", ""):
         protocol = "append"
-    design = _PROTOCOLS.get(protocol or "")
+    design = DESIGNS.get(protocol or "")
     if design is None:
-        known = ", ".join(f"?protocol={name}" for name in _PROTOCOLS)
+        known = ", ".join(f"?protocol={name}" for name in DESIGNS)
         raise ClientFault(
             f"say which protocol the link speaks: {known}, or the header"
             f" OpenAI-Beta: {_APPEND_FLAG}",

@@ -1,6 +1,7 @@
 """An SQLite full-text index over the docstrings of the running Python's standard library.
 
-Sources are parsed, never imported, so nothing of them runs.
+Sources are parsed, never imported, so nothing of them runs. Modules without a source (written in
+C) are imported for their docstrings.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +28,12 @@ from agentloop.ids import IdSource
 
 if TYPE_CHECKING:
     from threading import Event
+    from types import ModuleType
 
-_FORMAT = 1  # another number makes every cached index be built anew
+_FORMAT = 2  # another number makes every cached index be built anew
 _SKIPPED = {"__pycache__", "dist-packages", "idlelib", "site-packages", "test", "tests"}
+# readline would take over the terminal; the others warn that they are going to be removed.
+_NOT_IMPORTED = {"readline", "audioop", "nis", "ossaudiodev", "spwd"}
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _SEARCH = """
@@ -85,6 +93,30 @@ def _documented(name: str, node: _Documented, path: str) -> Iterator[Entry]:
             yield from _documented(f"{name}.{child.name}", child, path)
 
 
+def compiled_entries(stop: Event) -> Iterator[Entry]:
+    """The docstrings of the standard library's modules that have no source."""
+    for name in sorted(sys.stdlib_module_names - _NOT_IMPORTED):
+        if stop.is_set():
+            return
+        if not _is_private(name) and _is_compiled(name):
+            module = import_module(name)
+            yield from _members(name, module)
+
+
+def _is_compiled(name: str) -> bool:
+    spec = find_spec(name)
+    origin = (spec and spec.origin) or ""
+    return origin == "built-in" or origin.endswith(tuple(EXTENSION_SUFFIXES))
+
+
+def _members(name: str, module: ModuleType) -> Iterator[Entry]:
+    if module.__doc__:
+        yield Entry(name, module.__doc__, f"{name} (compiled)")
+    for key, member in sorted(vars(module).items()):
+        if callable(member) and member.__doc__ and not _is_private(key):
+            yield Entry(f"{name}.{key}", member.__doc__, f"{name} (compiled) {key}")
+
+
 def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__")
 
@@ -102,7 +134,8 @@ def build(index: Path, stop: Event) -> None:
             database.pragma("journal_mode", "off")
             database.pragma("synchronous", "off")
             with database:
-                _fill(database, entries(Path(sysconfig.get_path("stdlib")), stop))
+                library = Path(sysconfig.get_path("stdlib"))
+                _fill(database, chain(entries(library, stop), compiled_entries(stop)))
         if not stop.is_set():
             os.replace(temporary, index)
     finally:

@@ -17,8 +17,9 @@ from agentloop.drive.socket import SocketDrive
 from agentloop.errors import LinkClosed, ProtocolError
 from agentloop.ids import IdSource
 from agentloop.link.memory import memory_pair
-from agentloop.tools.api import Toolbox
+from agentloop.tools.api import Durability, Toolbox
 from agentloop.tools.shell import Shell
+from agentloop.wire.items import FunctionTool
 from agentloop.wire.requests import Create
 from tests.drive.fake_server import FakeServer
 
@@ -163,6 +164,29 @@ async def test_outputs_wait_for_the_stop() -> None:
         server.end()
 
     await session(serve, Echo())
+
+
+class Mojibake:
+    """Says what UTF-8 cannot: half of a character."""
+
+    name = "tool"
+    kind: Durability = "pure"
+    definition = FunctionTool(name=name)
+
+    async def run(self, arguments: dict[str, object]) -> str:
+        return "half \ud800"
+
+
+async def test_an_output_that_the_wire_cannot_carry_is_mended() -> None:
+    async def serve(server: FakeServer) -> None:
+        await server.read("response.create")
+        server.created()
+        server.call(0, "call_1")
+        server.suspended("call_1")
+        assert (await server.read("response.append"))["input"][0]["output"] == "half \ufffd"
+        server.end()
+
+    await session(serve, Toolbox([Mojibake()]))
 
 
 async def test_in_design_hosted_the_agent_only_listens() -> None:

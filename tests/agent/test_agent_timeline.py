@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from agentloop.agent.api import Stretch
 from agentloop.agent.timeline import total, with_network
 from agentloop.breakdown import Phases, Span, Timeline, TurnBreakdown
@@ -19,9 +17,8 @@ def timeline(*turns: TurnBreakdown) -> Timeline:
 
 
 def phases(of: Timeline) -> list[tuple[float, float]]:
-    return [
-        pytest.approx((turn.phases.network_ms, turn.phases.client_ms)) for turn in of.turns
-    ]  # type: ignore[misc]
+    """Network and client of each turn."""
+    return [(round(t.phases.network_ms, 6), round(t.phases.client_ms, 6)) for t in of.turns]
 
 
 def test_network_is_what_the_client_waited_longer_than_the_server_worked() -> None:
@@ -33,7 +30,7 @@ def test_network_is_what_the_client_waited_longer_than_the_server_worked() -> No
 def test_the_wall_time_of_a_turn_with_a_wait_after_it_stays_what_it_was() -> None:
     server = timeline(turn(0, client_ms=50.0), turn(1, client_ms=0.0))
     seen = with_network(server, [Stretch(1, 0.043), Stretch(1, 0.035)])
-    assert total(seen.turns).phases == total(server.turns).phases.__class__(60.0, 10.0, 8.0, 42.0)
+    assert sum(phases(seen)[0]) == sum(phases(server)[0]) == 50.0
 
 
 def test_a_server_that_runs_the_tools_has_one_stretch() -> None:

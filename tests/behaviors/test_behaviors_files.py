@@ -29,7 +29,7 @@ def test_a_name_is_only_a_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.json").touch()
     (tmp_path / ".hidden.json").touch()
     folder = tmp_path / "scripts"
-    folder.mkdir()
+    (folder / "a").mkdir(parents=True)
     assert find(name, [folder, tmp_path], (".json", "")) is None
 
 

@@ -27,14 +27,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
 from agentloop.clock import Clock
+from agentloop.errors import LinkClosed
 from agentloop.link.api import Link
+from agentloop.link.websocket import WebSocketLink
 from agentloop.serve.service import Service
 from agentloop.server.options import ServerOptions
 from tests.conformance.heard import Heard
@@ -47,7 +49,6 @@ class World(NamedTuple):
 
     service: Service
     open: Open
-    send_binary: Callable[[Link], Awaitable[None]]
 
 
 Stage = Callable[
@@ -84,13 +85,15 @@ def seconds(text: str) -> float:
 
 
 class Player:
-    """Plays one transcript."""
+    """Plays one transcript. Its links are always read, as a real client reads them."""
 
-    def __init__(self, world: World, clock: Clock) -> None:
+    def __init__(self, world: World, clock: Clock, readers: asyncio.TaskGroup) -> None:
         self.heard = Heard()
         self._world = world
         self._clock = clock
+        self._readers = readers
         self._links: dict[str, Link] = {}
+        self._inboxes: dict[str, asyncio.Queue[bytes]] = {}
         self._skipping: dict[str, frozenset[str]] = {}  # link → types that may not be skipped
         self._values: dict[str, Any] = {}
         self._turns: list[Any] = []
@@ -135,13 +138,16 @@ class Player:
                 name, _, protocol = rest.partition(" ")
                 await self._open(name, protocol or "append")
             case "drop":
+                await self._clock.sleep(SETTLE_S)
                 self._links.pop(rest).abort()
                 await self._clock.sleep(SETTLE_S)
             case _:
                 assert directive in ("options", "hosted"), f"no directive {directive!r}"
 
     async def _open(self, name: str, protocol: str) -> None:
-        self._links[name] = await self._world.open(protocol)
+        link = self._links[name] = await self._world.open(protocol)
+        inbox = self._inboxes[name] = asyncio.Queue()
+        self._readers.create_task(read(link, inbox))
         self._skipping.pop(name, None)
         self.heard.forget(name)
 
@@ -151,7 +157,8 @@ class Player:
             self._speaker = name
         link = self._links[name]
         if text == "(binary)":
-            await self._world.send_binary(link)
+            assert isinstance(link, WebSocketLink), "only a WebSocket has binary frames"
+            await link._socket.send_bytes(b"\x00")
         elif text.startswith('{"type"'):
             link.send([self._frame(text)])
         else:
@@ -200,12 +207,18 @@ class Player:
     async def _next(self, name: str, patience_s: float) -> Event | None:
         try:
             async with asyncio.timeout(patience_s):
-                frame = await self._links[name].recv()
+                frame = await self._inboxes[name].get()
         except TimeoutError:
             return None
         event: Event = msgspec.json.decode(frame)
         self.heard.note(name, event)
         return event
+
+
+async def read(link: Link, inbox: asyncio.Queue[bytes]) -> None:
+    with suppress(LinkClosed):
+        while True:
+            inbox.put_nowait(await link.recv())
 
 
 def mismatch(value: Any, pattern: Any, values: Event, path: str = "") -> str:
@@ -243,11 +256,20 @@ async def play(text: str, stage: Stage, clock: Clock) -> None:
     options = dict(word.split("=") for first, *rest in words if first == "options" for word in rest)
     hosted = {name: seconds(s) for first, name, s, *_ in map(padded, words) if first == "hosted"}
     defaults = {"port": 0, "profile": "instant", "is_reproducible": True}
+    problem: AssertionError | None = None
     chosen = msgspec.convert({**defaults, **options}, ServerOptions, strict=False)
-    async with stage(chosen, {"web_search": 0.0, "shell": 0.0} | hosted, clock) as world:
-        player = Player(world, clock)
-        await player.play(lines)
-        player.heard.check(world.service.live)
+    async with (
+        asyncio.TaskGroup() as readers,
+        stage(chosen, {"web_search": 0.0, "shell": 0.0} | hosted, clock) as world,
+    ):
+        player = Player(world, clock, readers)
+        try:
+            await player.play(lines)
+            player.heard.check(world.service.live)
+        except AssertionError as error:
+            problem = error
+    if problem is not None:  # raised out here, it is not wrapped in groups
+        raise problem
 
 
 def padded(words: list[str]) -> list[str]:

@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from agentloop.clock import Clock
 from agentloop.journal.memory import MemoryJournal
 from agentloop.link.api import Link
 from agentloop.link.memory import memory_pair
-from agentloop.link.websocket import WebSocketLink, connect
+from agentloop.link.websocket import connect
 from agentloop.serve.connection import Connection
 from agentloop.serve.designs import DESIGNS
 from agentloop.server.app import serve
@@ -61,7 +59,7 @@ async def in_memory(
             return ours
 
         try:
-            yield World(service, open, _skip_binary)
+            yield World(service, open)
         finally:
             for link in links:
                 await link.close()
@@ -73,10 +71,6 @@ async def _run(connection: Connection, link: Link) -> None:
         await connection.run()
     finally:
         await link.close()
-
-
-async def _skip_binary(link: Link) -> None:
-    pytest.skip("a memory link has no binary frames")
 
 
 @asynccontextmanager
@@ -92,12 +86,8 @@ async def on_websockets(
             return links[-1]
 
         try:
-            yield World(server.service, open, _send_binary)
+            yield World(server.service, open)
         finally:
             for link in links:
                 await link.close()
 
-
-async def _send_binary(link: Link) -> None:
-    assert isinstance(link, WebSocketLink)
-    await link._socket.send_bytes(b"\x00")

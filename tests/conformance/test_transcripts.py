@@ -17,6 +17,9 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 @pytest.mark.parametrize("stage", [in_memory, on_websockets], ids=["memory", "websocket"])
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_rule_holds(path: Path, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    run_virtual(lambda clock: play(path.read_text(), stage, clock))
+    text = path.read_text()
+    if "(binary)" in text and stage is in_memory:
+        pytest.skip("a memory link has no binary frames")
+    run_virtual(lambda clock: play(text, stage, clock))
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert not errors, f"the server logged {errors[0].getMessage()}\n{errors[0].exc_text}"

@@ -89,6 +89,18 @@ async def test_instant_streams_share_the_loop_without_timers() -> None:
     assert all(sink.finishes[0].usage.decode_s == 0 for sink in sinks)
 
 
+async def test_a_wake_is_bounded_however_many_streams_there_are() -> None:
+    engine = SimEngine(INSTANT, NoTimers())
+    sinks = [RecordingSink() for _ in range(100)]
+    for index, sink in enumerate(sinks):
+        engine.submit(make_request(str(index), sample(64)), sink)
+    total = 0
+    while not all(sink.finishes for sink in sinks):
+        await asyncio.sleep(0)
+        before, total = total, sum(len(sink.steps) for sink in sinks)
+        assert total - before <= 1_024
+
+
 async def test_an_instant_stream_still_stalls() -> None:
     clock = JumpClock()
     engine = SimEngine(INSTANT, clock)
@@ -133,6 +145,7 @@ async def test_a_sink_that_raises_harms_only_itself() -> None:
     engine.submit(make_request("good", sample(9)), good)
     assert (await bad.wait()).reason == "cancel"
     assert bad.ids == [100, 101, 102]
+    assert bad.finishes[0].usage.output_tokens == 3
     assert (await good.wait()).reason == "stop"
     assert [context["message"] for context in complaints] == ["the sink of bad raised"]
 

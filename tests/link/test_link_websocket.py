@@ -236,6 +236,7 @@ async def test_a_silent_peer_is_given_up():
         assert closed.close_code == 1006
         assert "PONG" in closed.message
         await link.close()
+        assert link._transport.get_write_buffer_size() == 0  # nothing waits for it any longer
 
 
 async def test_a_peer_that_never_reads_bounds_the_close():

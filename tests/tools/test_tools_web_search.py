@@ -224,3 +224,8 @@ def test_without_a_cache_folder_it_is_temporary(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert docstrings.default_index().parent == tmp_path / f"agentloop-{os.getuid()}"
+
+
+async def test_modules_without_source_are_found(tmp_path: Path) -> None:
+    found = await WebSearch(tmp_path / "index").run({"query": "unicodedata normalize"})
+    assert "unicodedata.normalize" in found.splitlines()[0]

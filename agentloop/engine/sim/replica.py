@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from agentloop.engine.api import Finish, GenRequest, Sink
     from agentloop.engine.sim.profiles import Profile
 
-# uvloop rounds timers to the nearest millisecond: half of one more, and none is early.
+# uvloop rounds timers to the nearest millisecond, and one that is early must wait again, which
+# below half a millisecond is a spin: half a millisecond more, and few are early, none spins.
 _ROUND_UP_NS = 500_000
 # A float near a deadline may fall short of it; a timer set for it again would never move on.
 _SLACK_NS = 1_000
 # What one wake may deliver before others on the loop have their turn, about a millisecond.
 _WAKE_STEPS_MAX = 1_024
 _LATE_STEPS = 2
+_LATE_NS_MIN = 2 * NS_PER_MS  # less is a timer's resolution
 
 
 class SimGeneration:
@@ -48,8 +50,8 @@ class SimEngine:
 
     Attributes:
         wake_count: how often its timer has fired.
-        late_wake_count: how often more than two steps late. Where that is more than one wake in a
-            hundred, the machine was too slow for the profile and its figures are wrong.
+        late_wake_count: how often more than two steps (and 2 ms) late. Where that is more than
+            one wake in a hundred, the machine was too slow for the profile.
     """
 
     def __init__(self, profile: Profile, clock: Clock) -> None:
@@ -62,7 +64,8 @@ class SimEngine:
         self._wakeup: asyncio.Handle | None = None
         self._wakeup_ns = 0
         self._round_up_ns = 0 if clock.is_virtual else _ROUND_UP_NS
-        self._late_ns = round(_LATE_STEPS * step_ms(profile, 0) * NS_PER_MS)
+        late_ns = round(_LATE_STEPS * step_ms(profile, 0) * NS_PER_MS)
+        self._late_ns = max(late_ns, _LATE_NS_MIN)
         self._is_closed = False
 
     def submit(self, request: GenRequest, sink: Sink) -> SimGeneration:

@@ -104,7 +104,7 @@ class Scheduler:
                 request.max_output_tokens - request.output_count,
                 self._profile.context_tokens_max - prompt_tokens,
             ),
-            pace=Pace(self._profile, request.seed, request.id),
+            pace=Pace(self._profile, request.seed),
             usage=EngineUsage(prompt_tokens=prompt_tokens),
             submitted_ns=now_ns,
         )

@@ -84,13 +84,14 @@ def _states(profile: Profile) -> tuple[_Acceptance, _Acceptance]:
 class Pace:
     """What is random about one generation: its step sizes and its jitter.
 
-    Each purpose draws from its own stream, seeded by the generation's seed and id, so that neither
-    another generation nor another purpose can shift it.
+    Each purpose draws from its own stream, seeded by the generation's seed alone, so that neither
+    another generation nor another purpose can shift it, and two designs with the same seed get the
+    same steps.
     """
 
-    def __init__(self, profile: Profile, seed: int, request_id: str) -> None:
+    def __init__(self, profile: Profile, seed: int) -> None:
         self._profile = profile
-        self._source = f"{seed}:{request_id}"
+        self._seed = seed
         if profile.draft_count:
             self._drafts = self._stream("drafts")
             dwell = profile.dwell_tokens_hard + profile.dwell_tokens_easy
@@ -148,7 +149,7 @@ class Pace:
         return size
 
     def _stream(self, purpose: str) -> Random:
-        return Random(f"{self._source}:{purpose}")  # text seeds do not depend on PYTHONHASHSEED
+        return Random(f"{self._seed}:{purpose}")  # text seeds do not depend on PYTHONHASHSEED
 
 
 def _log_normal(stream: Random, sigma: float) -> float:
