@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import aiohttp
 import msgspec
@@ -87,11 +87,19 @@ class Stream(Struct, frozen=True):
 class Driver:
     """A client of one Response after the other."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse[Literal[False]]) -> None:
         self._socket = socket
         self._clock = WallClock()
         self._ids = IdSource()
         self._stopped = ServerEvent(type="")
+
+    @property
+    def input_tokens(self) -> int:
+        """The prompt of the last turn, as the server counted it."""
+        paused = self._stopped.response
+        assert paused is not None, "a create comes first"
+        assert paused.usage is not None, "each stop tells the usage"
+        return paused.usage.input_tokens
 
     async def create(self, create: Create) -> Turn:
         """Open a Response, and wait for its first turn."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from random import Random
 from statistics import median
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from random import Random
 
 RESAMPLES: Final = 2_000
 
@@ -24,7 +26,10 @@ class Spread(Struct, frozen=True):
 
     def show(self, digits: int = 1) -> str:
         """`median (least to greatest)`."""
-        return f"{self.median:,.{digits}f} ({self.least:,.{digits}f} to {self.greatest:,.{digits}f})"
+        middle, least, greatest = (
+            f"{value:,.{digits}f}" for value in (self.median, self.least, self.greatest)
+        )
+        return f"{middle} ({least} to {greatest})"
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -62,6 +62,11 @@ class Machine(Struct):
     placement: Placement
     load_average: tuple[float, float, float]
 
+    def show(self) -> str:
+        """One line."""
+        cpus = f"driver on CPU {self.placement.driver_cpu}, server on {self.placement.server_cpu}"
+        return f"{self.cpu}, {cpus}, load {self.load_average[0]:.2f}, commit {self.commit}"
+
 
 def machine(placement: Placement) -> Machine:
     """The facts of this machine now."""
@@ -106,10 +111,11 @@ class Server(NamedTuple):
     url: str
     process_id: int
 
-    def cpu_s(self) -> float:
-        """The CPU time that its main thread has used so far."""
-        ran_ns, *_ = Path(f"/proc/{self.process_id}/schedstat").read_text().split()
-        return int(ran_ns) / 1e9
+
+def cpu_s(process_id: int) -> float:
+    """The CPU time that the main thread of a process has used so far."""
+    ran_ns, *_ = Path(f"/proc/{process_id}/schedstat").read_text().split()
+    return int(ran_ns) / 1e9
 
 
 @asynccontextmanager
@@ -185,7 +191,7 @@ class Report(Struct):
 
     bench: str
     sizes: Struct
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     figures: dict[str, object]
     checks: list[Check]
 
@@ -226,7 +232,7 @@ def main(bench: Bench, description: str) -> None:
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(130)
     line = msgspec.json.encode({"seed": options.seed, **_as_json(report), "machine": facts})
-    print(report.show(), line.decode(), sep="\n")
+    print(report.show(), facts.show(), line.decode(), sep="\n")
     if options.json_path is not None:
         options.json_path.write_bytes(line + b"\n")
     sys.exit(not all(check.is_met for check in report.checks))

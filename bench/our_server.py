@@ -1,7 +1,5 @@
-"""The server under test, as its own process: profile `instant`, records in memory.
-
-    python -m bench.our_server
-"""
+"""The server under test, as its own process (`python -m bench.our_server`): profile `instant`,
+records in memory."""
 
 from __future__ import annotations
 

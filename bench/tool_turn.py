@@ -67,16 +67,16 @@ async def _run(server: kit.Server, sizes: Sizes) -> Run:
         for _ in range(sizes.warm_up_turns):
             turn = await client.answer(driver.TOOL_OUTPUT)
         latencies_us = []
-        cpu_s = server.cpu_s()
+        started_cpu_s = kit.cpu_s(server.process_id)
         for _ in range(sizes.turns):
             turn = await client.answer(driver.TOOL_OUTPUT)
             latencies_us.append(turn.latency_s * 1e6)
-        cpu_us = (server.cpu_s() - cpu_s) / sizes.turns * 1e6
+        used_cpu_s = kit.cpu_s(server.process_id) - started_cpu_s
     return Run(
         server=server.name,
         p50_us=percentile(latencies_us, 50),
         p99_us=percentile(latencies_us, 99),
-        cpu_us=cpu_us,
+        cpu_us=used_cpu_s / sizes.turns * 1e6,
         event_types=driver.event_types(turn),
     )
 

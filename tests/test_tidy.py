@@ -43,7 +43,12 @@ ONLY = {
 CONFINED = {"aiohttp": ("link", "upstream", "server"), "splintr": ("tokens",), "uvloop": ("cli",)}
 PURE = ("wire", "tokens", "core")
 IMPURE = ("agentloop.clock", "asyncio", "random", "secrets", "time")
-ENTRY_POINTS = {"agentloop", "agentloop.cli", "agentloop.__main__"}
+ENTRY_POINTS = {
+    "agentloop",
+    "agentloop.cli",
+    "agentloop.__main__",
+    "agentloop.link.memory",  # for those who embed a server without a socket
+}
 
 # What is banned, with `()` where only the call is, and what to use in its place.
 BANNED = {

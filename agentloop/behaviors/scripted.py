@@ -66,7 +66,8 @@ class Scripted:
         digest = blake2b(msgspec.json.encode(turns), digest_size=16).hexdigest()
         self.key = f"script-{digest}"
         self._turns = [*map(_sayable, turns), [ScriptedPart(text=DONE)]]
-        self._rendered: dict[int, tuple[list[CallKind], list[Sample]]] = {}
+        self._contents = [msgspec.json.encode(parts) for parts in self._turns]
+        self._rendered: dict[bytes, tuple[list[CallKind], list[Sample]]] = {}
 
     def plan(self, turn: Turn) -> Script:
         number = min(turn.number, len(self._turns) - 1)
@@ -82,13 +83,15 @@ class Scripted:
         return Script(tuple(parts))
 
     def _samples(self, number: int, tools: Sequence[FunctionTool | Raw]) -> list[Sample]:
-        """The turn's samples, rendered once as long as its calls stay of the same kinds."""
+        """The turn's samples; turns that say the same are rendered once, while their calls stay of
+        the same kinds."""
         parts = self._turns[number]
         kinds = [kind_of(part.call.name, tools) for part in parts if part.call is not None]
-        if number not in self._rendered or self._rendered[number][0] != kinds:
+        content = self._contents[number]
+        if content not in self._rendered or self._rendered[content][0] != kinds:
             said = list(_said(parts, kinds))
-            self._rendered[number] = kinds, [Sample(tuple(ids)) for ids in render_turn(said)]
-        return self._rendered[number][1]
+            self._rendered[content] = kinds, [Sample(tuple(ids)) for ids in render_turn(said)]
+        return self._rendered[content][1]
 
 
 def _sayable(parts: Sequence[ScriptedPart]) -> list[ScriptedPart]:

@@ -87,9 +87,13 @@ class TurnStarted(Record, tag=True):
 
 
 class Sampled(Record, tag=True):
-    """The ids of one or more engine steps; their events are made by the parser."""
+    """The ids of engine steps, and how many of them each step made; the parser makes the events.
 
-    steps: list[list[int]]
+    Compact, since these are nearly all there is, and kept for the Response's life.
+    """
+
+    ids: TokenIds[int]
+    sizes: bytes
 
 
 class TurnEnded(Record, tag=True):

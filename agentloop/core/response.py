@@ -111,9 +111,9 @@ class Response(Fold):
             )
         )
 
-    def sample(self, steps: list[list[int]]) -> None:
-        """Engine steps came; calls that are now whole are announced."""
-        self._commit(Sampled(kind="sampled", steps=steps))
+    def sample(self, ids: TokenIds[int], sizes: bytes) -> None:
+        """Engine steps came: their ids, and how many each step made. Whole calls are announced."""
+        self._commit(Sampled(kind="sampled", ids=ids, sizes=sizes))
 
     def end_turn(self, reason: str, cached_tokens: int) -> None:
         """The engine finished with `stop` or `length`."""
@@ -325,7 +325,10 @@ class Response(Fold):
         return self.settled_context if self.calls.of_turn else self.context
 
     def pending_calls(self) -> list[PendingCall]:
-        """The pending calls as an attaching client is told of them."""
+        """The pending calls as an attaching client is told of them; none after the terminal, which
+        gave each the result `cancelled`."""
+        if not self.is_open:
+            return []
         return [
             PendingCall(
                 call.call_id, call.name, call.arguments, call.attach_epoch < self.attach_epoch

@@ -7,7 +7,8 @@ start.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 
 from agentloop.core.calls import Call
 from agentloop.core.records import (
@@ -25,6 +26,7 @@ from agentloop.core.records import (
 )
 from agentloop.core.snapshot import NO_USAGE, add_usage, snapshot, usage
 from agentloop.core.writers import Writer, writer_for
+from agentloop.engine.api import TokenIds
 from agentloop.ids import derive
 from agentloop.tokens.parse import Closed, Cut, Delta, Opened, Parsed, Parser, reasoning_count
 from agentloop.wire import codec, events
@@ -55,7 +57,7 @@ class Transcript:
         self.config = config
         self.next_seq = 0
         self.items: list[AnyItem] = []
-        self.turn_ids: list[int] = []
+        self.turn_ids: TokenIds[int] = array("I")
         self.turn_item_start = 0
         self.closed_calls: list[Call] = []
         self.usage_total = NO_USAGE
@@ -67,13 +69,15 @@ class Transcript:
 
     def feed(self, record: AnyRecord, pending: PendingCalls) -> list[bytes]:
         """The record's events, numbered and encoded; `pending` tells the calls open after it."""
-        made = self._events(record, pending)
-        for event in made:
-            event.sequence_number = self.next_seq
-            self.next_seq += 1
-        return [codec.encode(event) for event in made]
+        seq, frames = self.next_seq, []
+        for event in self._events(record, pending):
+            event.sequence_number = seq
+            seq += 1
+            frames.append(codec.encode(event))
+        self.next_seq = seq
+        return frames
 
-    def _events(self, record: AnyRecord, pending: PendingCalls) -> list[events.Numbered]:
+    def _events(self, record: AnyRecord, pending: PendingCalls) -> Iterable[events.Numbered]:
         match record:
             case Sampled():
                 return self._sampled(record)
@@ -104,21 +108,29 @@ class Transcript:
         if record.attempt == 0:  # a retry goes on within the open item
             self._prompt_tokens = record.prompt_tokens
             self._parser = Parser()
-            self.turn_ids = []
+            self.turn_ids = array("I")
             self.turn_item_start = len(self.items)
         return []
 
-    def _sampled(self, record: Sampled) -> list[events.Numbered]:
-        made: list[events.Numbered] = []
-        feed = self._parser.feed
-        for step in record.steps:
-            self.turn_ids += step
-            for parsed in feed(step):
-                if type(parsed) is Delta and self._writer is not None:
-                    made += self._writer.delta(parsed.text)
-                else:
-                    made += self._boundary(parsed)
-        return made
+    def _sampled(self, record: Sampled) -> Iterator[events.Numbered]:
+        """The hot path: nearly every step is one id of ordinary text."""
+        ids, begin = record.ids, 0
+        self.turn_ids.extend(ids)
+        text_of, feed = self._parser.text_of, self._parser.feed
+        for size in record.sizes:
+            step = ids[begin : begin + size]
+            begin += size
+            text = text_of(step)
+            if text is None:
+                for parsed in feed(step):
+                    yield from self._said(parsed)
+            elif text and self._writer is not None:
+                yield from self._writer.delta(text)
+
+    def _said(self, parsed: Parsed) -> Iterable[events.Numbered]:
+        if isinstance(parsed, Delta) and self._writer is not None:
+            return self._writer.delta(parsed.text)
+        return self._boundary(parsed)
 
     def _boundary(self, parsed: Parsed) -> list[events.Numbered]:
         match parsed:

@@ -1,7 +1,8 @@
 """The engine's interface: token ids in, steps out.
 
 An engine knows neither the wire nor behaviors. `submit` returns at once; steps come through a
-synchronous, non-blocking sink, because a queue per stream costs ten times as much per step.
+synchronous, non-blocking sink, because a queue per stream costs ten times as much per step, and
+all that are due come in one call.
 Real and simulated engines implement the same `Engine`.
 """
 
@@ -128,8 +129,13 @@ class Finish(Struct, gc=False):
 class Sink(Protocol):
     """Where steps go. Called from the event loop's thread; must not block or raise."""
 
-    def on_step(self, ids: list[int]) -> None:
-        """One batch step's tokens for this request: 1 to k+1 ids."""
+    def on_steps(self, ids: list[int], sizes: bytes) -> None:
+        """Batch steps of this request that are due, joined.
+
+        Args:
+            ids: the tokens of all these steps.
+            sizes: how many of them each step made, 1 to 255.
+        """
 
     def on_finish(self, finish: Finish) -> None:
         """The last call for this request."""
@@ -139,7 +145,8 @@ class Generation(Protocol):
     """A running request."""
 
     def cancel(self) -> None:
-        """Stop at the next step boundary; `on_finish` then says `cancel`. Idempotent."""
+        """Stop at the next step boundary; `on_finish` then says `cancel`. Idempotent. From within
+        `on_steps`, the boundary is after the steps that it was given."""
 
 
 class Engine(Protocol):

@@ -45,7 +45,10 @@ _LINGER_RECHECK_S = 0.01
 
 _pack_medium = Struct("!BBH").pack
 _pack_long = Struct("!BBQ").pack
-_SHORT_HEADERS = tuple(bytes((_TEXT, size)) for size in range(126))
+# The headers of nearly all frames, by size: looking one up costs a third of packing it.
+_HEADERS = tuple(
+    bytes((_TEXT, size)) if size < 126 else _pack_medium(_TEXT, 126, size) for size in range(4_096)
+)
 
 
 async def accept(
@@ -289,8 +292,8 @@ def encode_frames(frames: list[bytes]) -> list[bytes]:
     parts: list[bytes] = []
     for frame in frames:
         size = len(frame)
-        if size < 126:
-            parts.append(_SHORT_HEADERS[size])
+        if size < len(_HEADERS):
+            parts.append(_HEADERS[size])
         elif size < 65536:
             parts.append(_pack_medium(_TEXT, 126, size))
         else:

@@ -14,6 +14,7 @@ which case the task is cancelled.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -35,12 +36,14 @@ from agentloop.engine.api import (
     Prefix,
     PrefixLost,
     Script,
+    TokenIds,
 )
 from agentloop.errors import EngineFault
 from agentloop.loop.script import skip_ids
 from agentloop.loop.steps import StepStream
 
 OUTPUT_TOKENS_MAX = 128_000
+NO_IDS: TokenIds[int] = array("I")
 BACKOFF_S, BACKOFF_MAX_S = 0.05, 2.0
 _SEED_STRIDE = 1_000_003  # keeps the turns of neighbouring seeds apart
 
@@ -124,8 +127,8 @@ class Sampling:
         except EngineFault as fault:
             return Finish("error", EngineUsage(), error=fault)
         try:
-            async for steps in stream:
-                self.response.sample(steps)
+            async for ids, sizes in stream:
+                self.response.sample(ids, sizes)
                 self._register_calls(tools)
                 self._publish()
         finally:
@@ -136,7 +139,7 @@ class Sampling:
 
     def _submit(self, attempt: int, stream: StepStream) -> Generation:
         """Continue the engine's prefix, or give it everything where it lost that."""
-        recorded = self.response.transcript.turn_ids if attempt else []
+        recorded = self.response.transcript.turn_ids if attempt else NO_IDS
         script = skip_ids(self._plan(), len(recorded))
         try:
             return self._engine.submit(self._request(attempt, script, recorded), stream)
@@ -152,7 +155,7 @@ class Sampling:
             Turn(response.turn, attempt, response.context, config.tools, config.seed)
         )
 
-    def _request(self, attempt: int, script: Script, recorded: list[int]) -> GenRequest:
+    def _request(self, attempt: int, script: Script, recorded: TokenIds[int]) -> GenRequest:
         response, config = self.response, self.response.config
         ids = response.prompt_from(self._prefix.token_count if self._prefix else 0)
         ids.extend(recorded)

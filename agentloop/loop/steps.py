@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 
-from agentloop.engine.api import Finish
+from agentloop.engine.api import Finish, TokenIds
 
 
 class StepStream:
@@ -15,11 +16,13 @@ class StepStream:
 
     def __init__(self) -> None:
         self.finish: Finish | None = None
-        self._steps: list[list[int]] = []
+        self._ids: TokenIds[int] = array("I")
+        self._sizes = b""
         self._waiter: asyncio.Future[None] | None = None
 
-    def on_step(self, ids: list[int]) -> None:
-        self._steps.append(ids)
+    def on_steps(self, ids: list[int], sizes: bytes) -> None:
+        self._ids.extend(ids)
+        self._sizes += sizes
         self._wake()
 
     def on_finish(self, finish: Finish) -> None:
@@ -33,12 +36,13 @@ class StepStream:
     def __aiter__(self) -> StepStream:
         return self
 
-    async def __anext__(self) -> list[list[int]]:
-        """All steps since the last call; ends after the finish."""
-        while not self._steps:
+    async def __anext__(self) -> tuple[TokenIds[int], bytes]:
+        """The ids and sizes of all steps since the last call; ends after the finish."""
+        while not self._sizes:
             if self.finish is not None:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        steps, self._steps = self._steps, []
-        return steps
+        taken = self._ids, self._sizes
+        self._ids, self._sizes = array("I"), b""
+        return taken

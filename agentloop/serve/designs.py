@@ -1,4 +1,4 @@
-"""The designs that a link can ask for, by the word in `?protocol=`. A new one is a file and a line."""
+"""The designs that a link can ask for, by the word in `?protocol=`: a new one is a line here."""
 
 from __future__ import annotations
 

@@ -164,8 +164,7 @@ async def serve(
     try:
         url = await _bind(runner, options)
         warm_up()
-        gc.collect()
-        gc.freeze()  # what start-up made lives for ever: no collection need look at it
+        _calm_collector()
         yield Server(url, service)
     finally:
         await app.close()
@@ -173,6 +172,14 @@ async def serve(
         await runner.cleanup()
         if recorder is not None:
             recorder.close()
+
+
+def _calm_collector() -> None:
+    """What start-up made lives for ever, and a Response's records live long: collecting often
+    would only look at them again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 async def _bind(runner: web.AppRunner, options: ServerOptions) -> str:

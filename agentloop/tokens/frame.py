@@ -108,6 +108,11 @@ def read_header(ids: Sequence[int]) -> Header:
     channel decides: `analysis` is reasoning, `commentary` a message of that phase; any other
     channel, or none, a final message.
     """
+    return _read_header(tuple(ids))
+
+
+@lru_cache(maxsize=4_096)  # a few headers begin nearly every message
+def _read_header(ids: tuple[int, ...]) -> Header:
     author, channel, form = _split_header(ids)
     words = [*author, *channel[1:], *form[1:]]
     recipients = [word[3:] for word in (*author, *channel) if word.startswith("to=")]

@@ -53,7 +53,7 @@ async def in_memory(
 
         async def open(protocol: str) -> Link:
             theirs, ours = memory_pair(clock, journal.gate)
-            design = DESIGNS[{"append": "ws-append"}.get(protocol, protocol)]
+            design = DESIGNS[protocol]
             group.create_task(_run(Connection(theirs, service, design), theirs))
             links.append(ours)
             return ours
@@ -90,4 +90,3 @@ async def on_websockets(
         finally:
             for link in links:
                 await link.close()
-

@@ -100,6 +100,12 @@ def ids_of(*said: Said) -> list[int]:
     return [token_id for part in render_turn(said) for token_id in part]
 
 
+def sample(response: Response, *steps: Sequence[int]) -> None:
+    """Engine steps of these ids, at most 255 each."""
+    joined = TokenIds("I", [token_id for step in steps for token_id in step])
+    response.sample(joined, bytes(map(len, steps)))
+
+
 def spell(ids: Sequence[int]) -> str:
     """Ids as text, special ones spelled out."""
     pieces: list[str] = []
@@ -161,7 +167,7 @@ class Driven:
     def turn(self, *said: Said, reason: str = "stop") -> list[dict[str, Any]]:
         """One whole turn up to its finish; hosted calls and the stop are not done yet."""
         self.response.start_turn(0)
-        self.response.sample([ids_of(*said)])
+        sample(self.response, ids_of(*said))
         self.response.end_turn(reason, 0)
         return self.take()
 

@@ -82,7 +82,9 @@ class ModelTurn:
         return count
 
 
-Verdict = Literal["repeat", "key", "ended", "hands_back", "unknown", "resolved", "accepted"]
+Verdict = Literal[
+    "accepted", "repeat", "key", "ended", "hands_back", "unknown", "resolved", "pending"
+]  # fmt: skip
 
 
 class Model:

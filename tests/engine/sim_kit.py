@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Iterable
+from itertools import accumulate, pairwise
 
 from agentloop.engine.api import Finish, GenRequest, Part, Prefix, Sample, Script
 from agentloop.engine.sim.job import Job
@@ -75,7 +76,8 @@ class Driver:
             assert name not in self.finishes, "nothing may follow a finish"
             if due.finish is not None:
                 self.finishes[name] = self.now_ns, due.finish
-            self.steps.setdefault(name, []).extend((self.now_ns, ids) for ids in due.steps)
+            steps = split(due.ids, due.sizes)
+            self.steps.setdefault(name, []).extend((self.now_ns, ids) for ids in steps)
 
     def run(self, until_ns: int | None = None) -> None:
         """Jump from deadline to deadline, to the end or to `until_ns`."""
@@ -138,21 +140,28 @@ class JumpClock:
         fire()
 
 
+def split(ids: list[int], sizes: bytes) -> list[list[int]]:
+    """Joined steps, apart again."""
+    ends = list(accumulate(sizes, initial=0))
+    assert ends[-1] == len(ids)
+    return [ids[begin:end] for begin, end in pairwise(ends)]
+
+
 class RecordingSink:
     """Writes down steps; `wait` gives the finish."""
 
-    def __init__(self, on_step: Callable[[list[int]], object] | None = None) -> None:
+    def __init__(self, on_steps: Callable[[list[int]], object] | None = None) -> None:
         self.steps: list[list[int]] = []
         self.finishes: list[Finish] = []
-        self._then = on_step
+        self._then = on_steps
         self._done = asyncio.Event()
 
     @property
     def ids(self) -> list[int]:
         return [token for ids in self.steps for token in ids]
 
-    def on_step(self, ids: list[int]) -> None:
-        self.steps.append(ids)
+    def on_steps(self, ids: list[int], sizes: bytes) -> None:
+        self.steps += split(ids, sizes)
         if self._then is not None:
             self._then(ids)
 

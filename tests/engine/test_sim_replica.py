@@ -34,7 +34,11 @@ async def test_a_late_timer_delivers_all_that_is_due_and_shifts_nothing() -> Non
     clock = JumpClock(late_s=0.013)
     engine = SimEngine(PLAIN, clock)
     times: list[float] = []
-    sink = RecordingSink(lambda _: times.append(round(clock.now() - 1_000, 9)))
+
+    def note(ids: list[int]) -> None:
+        times.extend([round(clock.now() - 1_000, 9)] * len(ids))
+
+    sink = RecordingSink(note)
     engine.submit(make_request("a", sample(8)), sink)
     finish = await sink.wait()
     # Due at 20, 25, … 55 ms; the timers fire at 20 + 13, 35 + 13 and 50 + 13 ms.
@@ -110,24 +114,24 @@ async def test_an_instant_stream_still_stalls() -> None:
     assert clock.now() == pytest.approx(1_000.5)
 
 
-async def test_a_cancel_inside_a_burst_ends_it_there() -> None:
+async def test_a_cancel_by_the_sink_ends_after_that_burst() -> None:
     engine = SimEngine(INSTANT, JumpClock())
-    sink = RecordingSink(lambda ids: generation.cancel() if ids == [109] else None)
-    generation = engine.submit(make_request("a", sample(40)), sink)
+    sink = RecordingSink(lambda ids: generation.cancel())
+    generation = engine.submit(make_request("a", sample(BURST_STEPS + 40)), sink)
     finish = await sink.wait()
-    assert sink.ids == list(range(100, 110))
+    assert sink.ids == list(range(100, 100 + BURST_STEPS))
     assert finish.reason == "cancel"
-    assert (finish.usage.output_tokens, finish.usage.discarded_tokens) == (10, 1)
+    assert finish.usage.output_tokens == BURST_STEPS
     assert finish.prefix is not None
-    assert finish.prefix.token_count == 20
+    assert finish.prefix.token_count == 10 + BURST_STEPS
     again = RecordingSink()
     engine.submit(make_request("b", sample(1), prefix=finish.prefix), again)
-    assert (await again.wait()).usage.prompt_tokens == 30
+    assert (await again.wait()).usage.prompt_tokens == 20 + BURST_STEPS
 
 
-async def test_a_cancel_in_the_last_step_wins() -> None:
+async def test_a_cancel_with_the_last_steps_wins() -> None:
     engine = SimEngine(INSTANT, JumpClock())
-    sink = RecordingSink(lambda ids: generation.cancel() if ids == [104] else None)
+    sink = RecordingSink(lambda ids: generation.cancel())
     generation = engine.submit(make_request("a", sample(5)), sink)
     finish = await sink.wait()
     assert (finish.reason, finish.usage.output_tokens) == ("cancel", 5)
@@ -139,13 +143,12 @@ async def test_a_sink_that_raises_harms_only_itself() -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complaints.append(context))
     engine = SimEngine(INSTANT, JumpClock())
-    bad = RecordingSink(lambda ids: 1 // (102 - ids[0]))
+    bad = RecordingSink(lambda ids: 1 // (100 - ids[0]))
     good = RecordingSink()
-    engine.submit(make_request("bad", sample(9)), bad)
+    engine.submit(make_request("bad", sample(BURST_STEPS + 9)), bad)
     engine.submit(make_request("good", sample(9)), good)
     assert (await bad.wait()).reason == "cancel"
-    assert bad.ids == [100, 101, 102]
-    assert bad.finishes[0].usage.output_tokens == 3
+    assert len(bad.ids) == bad.finishes[0].usage.output_tokens == BURST_STEPS
     assert (await good.wait()).reason == "stop"
     assert [context["message"] for context in complaints] == ["the sink of bad raised"]
 

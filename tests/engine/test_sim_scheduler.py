@@ -299,8 +299,8 @@ def test_instant_streams_take_turns() -> None:
         driver.submit(make_request(name, sample(300)))
     order = []
     while (due := driver.scheduler.pull(0)) is not None:
-        assert len(due.steps) <= BURST_STEPS
-        order += [due.job.id] if due.steps else []
+        assert len(due.sizes) <= BURST_STEPS
+        order += [due.job.id] if due.sizes else []
     assert order == list("abababababab")[: len(order)]
     assert len(order) == 10
 

@@ -181,7 +181,7 @@ def test_canonical_forms(items: list[AnyItem], expected: str) -> None:
 
 
 def call_of(query: str) -> str:
-    arguments = f'{{"query":"{query}","type":"search"}}'
+    arguments = f'{{"query":"{query}"}}'
     return (
         "<|start|>assistant to=web_search<|channel|>commentary <|constrain|>json"
         f"<|message|>{arguments}<|call|>"

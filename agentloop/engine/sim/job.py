@@ -32,8 +32,8 @@ class Job(Struct, eq=False, kw_only=True):
         keys: the prompt's blocks after the leased one.
         block: the leased block of the prefix cache; None where the replica has died.
         samples, parts: what the model says: all samples, and the parts that are to come.
-        sample, offset: the current sample, and where its next unplanned id is.
-        steps, gaps_ns, index: the planned steps, the time before each, and which is next.
+        sample, begin, offset: the current sample, its next planned id and its next unplanned one.
+        sizes, gaps_ns, index: of the planned steps: their ids, the time before each; the next one.
         due_ns, order: when the next thing happens, and the heap entry that says so.
     """
 
@@ -55,7 +55,8 @@ class Job(Struct, eq=False, kw_only=True):
     sample: list[int] = []
     is_easy: bool = False
     offset: int = 0
-    steps: list[list[int]] = []
+    begin: int = 0
+    sizes: list[int] = []
     gaps_ns: list[int] = []
     index: int = 0
     reason: str = ""

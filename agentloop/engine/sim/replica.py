@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from agentloop.engine.sim.job import Job, Phase
+from agentloop.engine.sim.job import Job
 from agentloop.engine.sim.scheduler import BURST_STEPS, Due, Scheduler
 from agentloop.engine.sim.timing import NS_PER_MS, NS_PER_S, step_ms
 from agentloop.errors import EngineFault
@@ -145,7 +145,7 @@ class SimEngine:
         steps_left = min(BURST_STEPS * max(1, scheduler.running), _WAKE_STEPS_MAX)
         while steps_left > 0 and (due := scheduler.pull(until_ns)) is not None:
             self._deliver(due)
-            steps_left -= max(1, len(due.steps))
+            steps_left -= max(1, len(due.sizes))
         self._arm(until_ns)
 
     def _deliver(self, due: Due) -> None:
@@ -153,19 +153,11 @@ class SimEngine:
         if due.finish is not None:
             self._tell(job, self._sinks.pop(job), due.finish)
             return
-        on_step = self._sinks[job].on_step
-        left = len(due.steps)
         try:
-            for ids in due.steps:
-                left -= 1
-                on_step(ids)
-                if job.phase is Phase.ENDING:
-                    break
+            self._sinks[job].on_steps(due.ids, due.sizes)
         except Exception as failure:
             self._report(job, failure)
             self._scheduler.cancel(job, self._now_ns())
-        if left:
-            self._scheduler.retract(job, due.steps[-left:])
 
     def _tell(self, job: Job, sink: Sink, finish: Finish) -> None:
         try:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from heapq import heappop, heappush
-from itertools import accumulate, chain, islice, pairwise
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from agentloop.engine.api import (
@@ -52,10 +52,11 @@ BURST_STEPS = 64  # planned ahead, and given out at once where all are due
 
 
 class Due(NamedTuple):
-    """What the caller owes a sink: steps, or the finish."""
+    """What the caller owes a sink: the ids of steps and the steps' sizes, or the finish."""
 
     job: Job
-    steps: list[list[int]]
+    ids: list[int]
+    sizes: bytes
     finish: Finish | None = None
 
 
@@ -129,11 +130,6 @@ class Scheduler:
                 assert_never(job.phase)
         self._end(job, due_ns, "cancel")
 
-    def retract(self, job: Job, steps: list[list[int]]) -> None:
-        """These last steps of a burst never reached the sink, for it ended the generation."""
-        job.index -= len(steps)
-        job.usage.output_tokens -= sum(map(len, steps))
-
     def cancel_all(self, now_ns: int) -> None:
         """End every generation at once."""
         self._queue.clear()
@@ -167,7 +163,7 @@ class Scheduler:
             due_ns, order, job = heappop(heap)
             if order != job.order:
                 continue  # rescheduled since
-            if job.phase is Phase.DECODING and job.index < len(job.steps):
+            if job.phase is Phase.DECODING and job.index < len(job.sizes):
                 return self._burst(job, due_ns, now_ns)
             if job.phase is Phase.ENDING:
                 return self._finish(job, due_ns)
@@ -245,29 +241,29 @@ class Scheduler:
         gaps_ns = job.pace.gaps_ns(sizes, usage.prompt_tokens + usage.output_tokens)
         if gaps_ns and not usage.output_tokens:
             gaps_ns[0] = 0  # the prefill itself samples the first step
-        ends = list(accumulate(sizes, initial=job.offset))
-        job.steps = [job.sample[start:end] for start, end in pairwise(ends)]
-        job.gaps_ns, job.index, job.offset = gaps_ns, 0, ends[-1]
+        job.sizes, job.gaps_ns, job.index = sizes, gaps_ns, 0
+        job.begin, job.offset = job.offset, job.offset + sum(sizes)
         first_gap_ns = round(gaps_ns[0] * self._load) if gaps_ns else 0
         self._schedule(job, Phase.DECODING, at_ns + first_gap_ns)
 
     def _burst(self, job: Job, due_ns: int, now_ns: int) -> Due:
         """The steps from `due_ns` on that are due before anything else is."""
-        steps, first = job.steps, job.index
-        index = len(steps)
+        sizes, first = job.sizes, job.index
+        index = len(sizes)
         if job.gaps_ns:
             until_ns = min(now_ns, self._heap[0][0]) if self._heap else now_ns
-            for index in range(first + 1, len(steps)):
+            for index in range(first + 1, len(sizes)):
                 due_ns += round(job.gaps_ns[index] * self._load)
                 if due_ns > until_ns:
                     break
             else:
-                index = len(steps)
-        burst = steps[first:index]
-        job.index = index
-        job.usage.output_tokens += sum(map(len, burst))
+                index = len(sizes)
+        burst = bytes(sizes[first:index])
+        begin, end = job.begin, job.begin + sum(burst)
+        job.index, job.begin = index, end
+        job.usage.output_tokens += end - begin
         self._schedule(job, Phase.DECODING, due_ns)
-        return Due(job, burst)
+        return Due(job, job.sample[begin:end], burst)
 
     def _finish(self, job: Job, at_ns: int) -> Due:
         del self._jobs[job]
@@ -275,7 +271,7 @@ class Scheduler:
         admitted_ns = at_ns if job.admitted_ns is None else job.admitted_ns
         prefilled_ns = at_ns if job.prefilled_ns is None else job.prefilled_ns
         usage = job.usage
-        usage.discarded_tokens = sum(map(len, job.steps[job.index : job.index + 1]))
+        usage.discarded_tokens = sum(job.sizes[job.index : job.index + 1])
         usage.queue_s = (admitted_ns - job.submitted_ns) / NS_PER_S
         usage.prefill_s = (prefilled_ns - admitted_ns) / NS_PER_S
         usage.decode_s = (at_ns - prefilled_ns) / NS_PER_S
@@ -283,7 +279,7 @@ class Scheduler:
         if job.admitted_ns is not None:
             self._set_running(self.running - 1)
             self._admit(at_ns)
-        return Due(job, [], Finish(job.reason, usage, prefix, job.error))
+        return Due(job, [], b"", Finish(job.reason, usage, prefix, job.error))
 
     def _keep(self, job: Job, at_ns: int) -> SimPrefix | None:
         """Hold prompt and output for the next turn, where they were computed, and end the lease."""
