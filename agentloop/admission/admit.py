@@ -8,13 +8,14 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Raw
 
-from agentloop.core.calls import unknown_call
+from agentloop.core.calls import Call, unknown_call
 from agentloop.core.context import Entry
 from agentloop.errors import ProtocolError
-from agentloop.tokens.render import render_items
+from agentloop.tokens.render import render_items, render_result
 from agentloop.wire import codec
 from agentloop.wire.items import (
     AnyItem,
+    CustomToolCallOutput,
     FunctionCallOutput,
     FunctionTool,
     Message,
@@ -24,8 +25,12 @@ from agentloop.wire.items import (
 
 TOOLS_MAX = 1_024
 _INPUT_ROLES = ("user", "developer")
+_OUTPUTS: dict[str, type[FunctionCallOutput | CustomToolCallOutput]] = {
+    "function_call": FunctionCallOutput,
+    "custom_tool_call": CustomToolCallOutput,
+}
 
-NameOf = Callable[[str], str | None]
+FindCall = Callable[[str], Call | None]
 
 
 def admit_tools(raw_tools: list[Raw]) -> tuple[FunctionTool | Raw, ...]:
@@ -53,11 +58,11 @@ def admit_history(raw: Raw) -> list[Entry]:
     return [first, *(Entry(item, rendered[:0]) for item in items[1:])]
 
 
-def admit_input(raw: Raw, name_of: NameOf) -> list[tuple[int, Entry]]:
+def admit_input(raw: Raw, find: FindCall) -> list[tuple[int, Entry]]:
     """The input of an append: outputs and messages with their position; echoes are dropped.
 
     Args:
-        name_of: the tool that an announced call named, None for an unknown call.
+        find: an announced call by its id.
 
     Raises:
         ProtocolError: an item that an append cannot hold; `param` names it.
@@ -65,22 +70,14 @@ def admit_input(raw: Raw, name_of: NameOf) -> list[tuple[int, Entry]]:
     """
     admitted: list[tuple[int, Entry]] = []
     for position, item in enumerate(codec.decode_items(raw)):
-        if not _is_echo(item):
-            admitted.append((position, _admit_item(item, position, name_of)))
+        if not is_model_output(item):  # some clients send the model's own output again
+            admitted.append((position, _admit_item(item, position, find)))
     return admitted
 
 
-def _is_echo(item: AnyItem) -> bool:
-    """Some clients send the model's own output again with each append."""
-    return is_model_output(item)
-
-
-def _admit_item(item: AnyItem, position: int, name_of: NameOf) -> Entry:
+def _admit_item(item: AnyItem, position: int, find: FindCall) -> Entry:
     if isinstance(item, OutputItem):
-        name = name_of(item.call_id)
-        if name is None:
-            raise unknown_call(item.call_id, position)
-        return Entry(item, render_items([item], {item.call_id: name}))
+        return _admit_output(item, position, find)
     if isinstance(item, Message) and item.role in _INPUT_ROLES:
         return Entry(item, render_items([item]))
     raise ProtocolError(
@@ -89,10 +86,24 @@ def _admit_item(item: AnyItem, position: int, name_of: NameOf) -> Entry:
     )
 
 
-def render_output(call_id: str, name: str, text: str) -> Entry:
-    """A function call's output that the server itself gives."""
-    item = FunctionCallOutput(call_id=call_id, output=text)
-    return Entry(item, render_items([item], {call_id: name}))
+def _admit_output(item: OutputItem, position: int, find: FindCall) -> Entry:
+    call = find(item.call_id)
+    if call is None:
+        raise unknown_call(item.call_id, position)
+    if call.has_output_item and not isinstance(item, _OUTPUTS[call.kind]):
+        raise ProtocolError(
+            f"call {item.call_id} is a {call.kind}; answer it with a {call.kind}_output",
+            param=f"input[{position}].type",
+        )
+    return Entry(item, render_items([item], {item.call_id: call.name}))
+
+
+def admit_result(call: Call, text: str) -> Entry:
+    """A call's output that the server itself gives; a hosted kind's result is no item."""
+    if not call.has_output_item:
+        return Entry(None, render_result(text))
+    item = _OUTPUTS[call.kind](call_id=call.call_id, output=text)
+    return Entry(item, render_items([item], {call.call_id: call.name}))
 
 
 def fingerprint(raw: Raw) -> bytes:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from agentloop.core.context import Entry
 from agentloop.errors import StateConflict, UnknownCall
+from agentloop.tokens.frame import CallKind
 from agentloop.wire.items import CustomToolCallOutput, FunctionCallOutput, OutputItem
 
 
@@ -21,7 +22,7 @@ class Call(Struct):
     Attributes:
         attach_epoch: the attachment under which it was announced.
         is_hosted: the server runs it; a client's answer to it is refused as unknown.
-        has_output_item: its output is an item of its own (not so for a search's result).
+        kind: what answers it; a hosted kind's result is no item.
         output: its accepted output; None while it is pending.
     """
 
@@ -29,9 +30,14 @@ class Call(Struct):
     name: str
     arguments: str
     is_hosted: bool
-    has_output_item: bool
+    kind: CallKind
     attach_epoch: int = 0
     output: Entry | None = None
+
+    @property
+    def has_output_item(self) -> bool:
+        """Whether its output is an item of its own."""
+        return self.kind != "hosted_call"
 
 
 class Calls:
@@ -46,10 +52,9 @@ class Calls:
         self._by_id[call.call_id] = call
         self.of_turn.append(call)
 
-    def name_of(self, call_id: str) -> str | None:
-        """The tool that a call named, None for an unknown call."""
-        call = self._by_id.get(call_id)
-        return call.name if call else None
+    def find(self, call_id: str) -> Call | None:
+        """The announced call with this id."""
+        return self._by_id.get(call_id)
 
     def pending(self) -> list[Call]:
         """Client calls without an output, in call order."""
@@ -97,16 +102,19 @@ class Calls:
         assert call.output is None, "a call is answered once"
         call.output = output
 
-    def take_outputs(self) -> list[Entry]:
-        """The turn's outputs, and the turn's calls are done with.
+    def outputs(self) -> list[Entry]:
+        """The turn's outputs so far.
 
         In call order, after the results that are no items: the server has those first, and a
         history rendered from items alone puts them there.
         """
         calls = sorted(self.of_turn, key=lambda call: call.has_output_item)
-        outputs = [call.output for call in calls if call.output is not None]
-        assert len(outputs) == len(calls), "a turn goes on when every call is answered"
-        self.of_turn = []
+        return [call.output for call in calls if call.output is not None]
+
+    def take_outputs(self) -> list[Entry]:
+        """The turn's outputs, all of them; the turn's calls are then done with."""
+        assert not self.unanswered(), "a turn goes on when every call is answered"
+        outputs, self.of_turn = self.outputs(), []
         return outputs
 
 

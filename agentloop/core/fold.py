@@ -84,7 +84,8 @@ class Fold:
             case Appended():
                 self._resolve(record.outputs)
                 self.waiting += record.messages
-                self.was_appended_in_turn = self.state is State.SAMPLING
+                if record.outputs or record.messages:
+                    self.was_appended_in_turn = self.state is State.SAMPLING
             case Expired():
                 self._resolve(record.outputs)
             case Hosted():
@@ -94,7 +95,7 @@ class Fold:
             case Created():
                 self.attach_epoch = record.attach_epoch
                 self.head = record.head
-                self._extend(record.entries)
+                self.context = extended(self.context, record.entries)
             case AttachmentChanged():
                 self.attach_epoch = record.attach_epoch
             case _:
@@ -109,13 +110,8 @@ class Fold:
         entries = [*self.calls.take_outputs(), *self.waiting]
         self.waiting = []
         self.was_appended_in_turn = False
-        if entries:
-            self._extend(entries)
+        self.context = extended(self.context, entries)
         self.settled_context = self.context
-
-    def _extend(self, entries: Sequence[Entry]) -> None:
-        items = [entry.item for entry in entries if entry.item is not None]
-        self.context = self.context.extend(items, _joined(entries), count_turns(items))
 
     def _announce_closed_calls(self) -> None:
         for call in self.transcript.closed_calls:
@@ -144,8 +140,12 @@ def replay(config: Config, records: Iterable[AnyRecord], parent: Context = EMPTY
     return frames
 
 
-def _joined(entries: Iterable[Entry]) -> array[int]:
+def extended(context: Context, entries: Sequence[Entry]) -> Context:
+    """The context with these entries after it."""
+    if not entries:
+        return context
+    items = [entry.item for entry in entries if entry.item is not None]
     ids = array("I")
     for entry in entries:
         ids.extend(entry.ids)
-    return ids
+    return context.extend(items, ids, count_turns(items))

@@ -25,10 +25,12 @@ class Queue(Generic[T]):
 
     Attributes:
         current: the Response that the lane carries, ended or not.
+        is_observing: the lane only reads along.
     """
 
     def __init__(self) -> None:
         self.current: Response | None = None
+        self.is_observing = False
         self._creates: deque[T] = deque()
 
     def receive(self, create: T) -> T | None:
@@ -37,7 +39,8 @@ class Queue(Generic[T]):
         Raises:
             LimitExceeded: `too_many_queued`.
         """
-        if self.current is None or self.current.state not in (State.CREATED, State.SAMPLING):
+        current = None if self.is_observing else self.current
+        if current is None or current.state not in (State.CREATED, State.SAMPLING):
             return create
         if len(self._creates) >= WAITING_MAX:
             raise LimitExceeded(
@@ -45,17 +48,18 @@ class Queue(Generic[T]):
                 code="too_many_queued",
             )
         self._creates.append(create)
-        self.current.must_yield = True
+        current.must_yield = True
         return None
 
     def next(self) -> T | None:
-        """The Response has come to rest: the create that takes over, if one waits."""
+        """The Response has come to rest or left: the create that takes over, if one waits."""
         return self._creates.popleft() if self._creates else None
 
-    def carry(self, response: Response | None) -> None:
-        """The lane's Response from now on; it yields where more creates wait."""
+    def carry(self, response: Response | None, *, is_observing: bool = False) -> None:
+        """The lane's Response from now on; its own yields where more creates wait."""
         self.current = response
-        if response is not None:
+        self.is_observing = is_observing
+        if response is not None and not is_observing:
             response.must_yield = bool(self._creates)
 
     @property
@@ -63,17 +67,21 @@ class Queue(Generic[T]):
         """The waiting create received last: a frame without an id belongs to it."""
         return self._creates[-1] if self._creates else None
 
-    def clear(self) -> None:
-        """Nothing waits any more: the link is gone."""
+    def clear(self) -> list[T]:
+        """The link is gone: nothing waits any more. Returns what waited."""
+        dropped = list(self._creates)
         self._creates.clear()
+        if self.current is not None and not self.is_observing:
+            self.current.must_yield = False
+        return dropped
 
     def target(self) -> Response:
         """The Response that a frame without an id means.
 
         Raises:
-            UnknownResponse: the lane carries none.
+            UnknownResponse: the lane carries none of its own.
         """
-        if self.current is None:
+        if self.current is None or self.is_observing:
             raise UnknownResponse("this lane carries no Response; create one first")
         return self.current
 

@@ -7,13 +7,13 @@ events. Nothing here waits, reads a clock or does I/O: the shell collects what w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from agentloop.core.calls import Call
 from agentloop.core.context import EMPTY, Context, Entry
-from agentloop.core.fold import Fold
+from agentloop.core.fold import Fold, extended
 from agentloop.core.keys import check_key
 from agentloop.core.records import (
     AnyRecord,
@@ -56,8 +56,8 @@ class Response(Fold):
     def __init__(self, config: Config, parent: Context = EMPTY) -> None:
         super().__init__(config, parent)
         self.must_yield = False
-        self._closing: list[str | None] = []
-        self._refused_closes: list[str | None] = []
+        self._closing: list[Callable[[], None]] = []
+        self._refused_closes: list[Callable[[], None]] = []
         self._commits: list[Commit] = []
 
     def __repr__(self) -> str:
@@ -128,11 +128,12 @@ class Response(Fold):
     def stop(self) -> None:
         """After a turn and its hosted calls: suspend, rest, complete, or go straight on."""
         pending = self.calls.pending()
+        has_more = bool(pending or self.waiting or self.calls.of_turn)
+        if has_more:
+            self._refuse_closes()
         if pending:
-            self._refuse_closes()
             self._stop("suspended") if self.config.parks else self.end("completed")
-        elif (self.waiting or self.calls.of_turn) and not self.must_yield:
-            self._refuse_closes()
+        elif has_more and not self.must_yield:
             if self.was_appended_in_turn:
                 self._stop("continued")
         elif self._closing or self.config.options.final == "complete":
@@ -150,8 +151,8 @@ class Response(Fold):
     def end(
         self, kind: Kind, *, reason: str | None = None, error: tuple[str, str] | None = None
     ) -> None:
-        """The one terminal. `error` is (code, message)."""
-        self._refuse_closes()
+        """The one terminal. `error` is (code, message). A close that waited has what it wanted."""
+        self._closing = []
         code, message = error or (None, None)
         self._commit(
             Ended(
@@ -239,8 +240,11 @@ class Response(Fold):
         self._check_open()
         self.end("cancelled")
 
-    def close(self, event_id: str | None = None) -> None:
+    def close(self, refuse: Callable[[], None]) -> None:
         """End well: at once if idle, at the turn's end while at work.
+
+        Args:
+            refuse: tells who asked that the turn's end refused; handed back, never called here.
 
         Raises:
             ClientFault: `response_already_completed`.
@@ -253,14 +257,14 @@ class Response(Fold):
         elif self.state is State.SUSPENDED:
             raise calls_pending()
         else:
-            self._closing.append(event_id)
+            self._closing.append(refuse)
 
     def _refuse_closes(self) -> None:
         self._refused_closes += self._closing
         self._closing = []
 
-    def take_refused_closes(self) -> list[str | None]:
-        """The `event_id` of each close that met pending calls or a waiting message."""
+    def take_refused_closes(self) -> list[Callable[[], None]]:
+        """For each close that met pending calls or a waiting message, how to say so."""
         taken, self._refused_closes = self._refused_closes, []
         return taken
 
@@ -322,7 +326,9 @@ class Response(Fold):
             )
         if self.state in (State.FAILED, State.CANCELLED):
             raise parent_not_found(self.id)
-        return self.settled_context if self.calls.of_turn else self.context
+        if self.config.parks and self.calls.unanswered():
+            return self.settled_context
+        return extended(self.context, self.calls.outputs())
 
     def pending_calls(self) -> list[PendingCall]:
         """The pending calls as an attaching client is told of them; none after the terminal, which

@@ -31,7 +31,11 @@ class State(Enum):
 
 OPEN = frozenset({State.CREATED, State.SAMPLING, State.SUSPENDED, State.IDLE})
 
-_ENDS: dict[Kind, State] = {"incomplete": State.INCOMPLETE, "cancelled": State.CANCELLED}
+_ENDS: dict[Kind, State] = {
+    "incomplete": State.INCOMPLETE,
+    "cancelled": State.CANCELLED,
+    "failed": State.FAILED,
+}
 
 
 def _row(state: State, moves: dict[Kind, State]) -> dict[Kind, State]:
@@ -42,7 +46,7 @@ def _row(state: State, moves: dict[Kind, State]) -> dict[Kind, State]:
 TRANSITIONS: dict[State, dict[Kind, State]] = {
     State.CREATED: _row(
         State.CREATED,
-        {"turn_started": State.SAMPLING, "failed": State.FAILED},
+        {"turn_started": State.SAMPLING},
     ),
     State.SAMPLING: _row(
         State.SAMPLING,
@@ -56,7 +60,6 @@ TRANSITIONS: dict[State, dict[Kind, State]] = {
             "suspended": State.SUSPENDED,
             "idled": State.IDLE,
             "completed": State.COMPLETED,
-            "failed": State.FAILED,
         },
     ),
     State.SUSPENDED: _row(

@@ -156,13 +156,14 @@ class Transcript:
         return [*writer.done(text), events.OutputItemDone(0, writer.index, item)]
 
     def _call_of(self, writer: Writer, text: str) -> Call:
-        is_hosted = writer.name in self.config.hosted or not writer.has_output_item
-        return Call(writer.call_id, writer.name, text, is_hosted, writer.has_output_item)
+        is_hosted = writer.name in self.config.hosted or writer.kind == "hosted_call"
+        return Call(writer.call_id, writer.name, text, is_hosted, writer.kind)
 
     def _turn_ended(self, cached_tokens: int) -> list[events.Numbered]:
-        made = [event for parsed in self._parser.finish() for event in self._boundary(parsed)]
+        made = [event for parsed in self._parser.finish() for event in self._said(parsed)]
         if self._prompt_tokens is not None:
             reasoning = reasoning_count(self.turn_ids)
+            cached_tokens = min(cached_tokens, self._prompt_tokens)  # a retry's prompt is longer
             turn = usage(self._prompt_tokens, cached_tokens, len(self.turn_ids), reasoning)
             self._usage_unreported = add_usage(self._usage_unreported, turn)
             self.usage_total = add_usage(self.usage_total, turn)
@@ -203,7 +204,7 @@ class Transcript:
             output=self.items[self._reported_count :],
             usage=self._usage_unreported,
             usage_total=self.usage_total,
-            reason=record.reason,
+            reason=record.reason if record.kind == "incomplete" else None,
             error=_error_of(record),
             unconsumed=record.unconsumed,
         )

@@ -12,6 +12,7 @@ import msgspec
 
 from agentloop.errors import ProtocolError
 from agentloop.ids import derive
+from agentloop.tokens.frame import CallKind
 from agentloop.wire import codec, events
 from agentloop.wire.items import (
     AnyItem,
@@ -34,7 +35,7 @@ class Writer(Protocol):
     index: int
     name: str
     call_id: str  # empty for an item that is no call
-    has_output_item: bool
+    kind: CallKind
 
     def added(self) -> list[events.Numbered]: ...
     def delta(self, text: str) -> list[events.Numbered]: ...
@@ -48,7 +49,7 @@ class _ItemWriter:
     prefix: str
     name = ""
     call_id = ""
-    has_output_item = True
+    kind: CallKind = "function_call"
 
     def __init__(self, response_id: str, index: int) -> None:
         self.index = index
@@ -160,6 +161,7 @@ class CustomCallWriter(_CallWriter):
     """A call of a freeform tool: its input as plain text."""
 
     prefix = "ctc"
+    kind: CallKind = "custom_tool_call"
 
     def delta(self, text: str) -> list[events.Numbered]:
         return [events.CustomInputDelta(_UNNUMBERED, self.id, self.index, text)]
@@ -177,7 +179,7 @@ class WebSearchWriter(_CallWriter):
     """A hosted search: nothing is said of its query before it is whole."""
 
     prefix = "ws"
-    has_output_item = False
+    kind: CallKind = "hosted_call"
 
     def delta(self, text: str) -> list[events.Numbered]:
         return []
@@ -215,4 +217,5 @@ def writer_for(response_id: str, index: int, kind: str, name: str, phase: str) -
 
 def is_cut_call(item: AnyItem) -> bool:
     """Whether this is a call that was cut before it was whole: nobody may run it."""
-    return isinstance(item, FunctionCall | CustomToolCall) and item.status == "incomplete"
+    calls = FunctionCall | CustomToolCall | WebSearchCall
+    return isinstance(item, calls) and item.status == "incomplete"

@@ -28,8 +28,8 @@ class LinkLimits(Struct, frozen=True, kw_only=True):
     Attributes:
         message_bytes: the largest message taken from the peer; a larger one closes with 1009.
         queue_bytes: how much may wait for the peer to read it, or for the gate; more closes with
-            1013. The default holds two of the largest messages: a burst within one turn of the
-            event loop is not yet a slow consumer.
+            1013. The default holds three of the largest messages: a burst within one turn of the
+            event loop, such as the largest create told back twice, is no slow consumer.
         connect_timeout_s: for name look-up, connection, TLS and upgrade together.
         close_timeout_s: for flushing and the close handshake together.
         heartbeat_s: ping a silent peer this often, and give it up where no pong comes within half
@@ -37,7 +37,7 @@ class LinkLimits(Struct, frozen=True, kw_only=True):
     """
 
     message_bytes: int = 16 * MIB
-    queue_bytes: int = 32 * MIB
+    queue_bytes: int = 48 * MIB
     connect_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
     heartbeat_s: float | None = 30.0

@@ -18,9 +18,11 @@ from agentloop.behaviors.api import Behavior
 from agentloop.behaviors.attempts import Attempts
 from agentloop.breakdown import Breakdown, Timeline
 from agentloop.clock import Clock
+from agentloop.core.calls import Call
 from agentloop.core.context import EMPTY, Context, Entry
 from agentloop.core.fold import replay
-from agentloop.core.records import AnyRecord, Config, Ended, Stopped
+from agentloop.core.keys import CreateKeys
+from agentloop.core.records import AnyRecord, Config, Ended, Stopped, TurnStarted
 from agentloop.core.response import Response
 from agentloop.core.states import State
 from agentloop.engine.api import Engine, TokenIds
@@ -34,10 +36,18 @@ log = logging.getLogger(__name__)
 
 ENDED_MAX = 1_000  # ended Responses that still answer repeats, attaches and GET
 TIMED_OUT = "The tool gave no result in time."
+_NO_TIME_S = 0.001  # less may not move the clock at all
 
 
 class Listener(Protocol):
-    """Who hears a Response: a lane of a link."""
+    """Who hears a Response: a lane of a link.
+
+    Attributes:
+        link: the channel that the lane is on.
+    """
+
+    @property
+    def link(self) -> object: ...
 
     def send(self, frames: Sequence[bytes], position: int) -> None:
         """Events, to be written once `position` is durable."""
@@ -55,7 +65,7 @@ class World(Struct, frozen=True):
     clock: Clock
     journal: Journal
     attempts: Attempts
-    render_output: Callable[[str, str, str], Entry]  # (call id, tool name, text)
+    admit_result: Callable[[Call, str], Entry]
     keepalive_s: float = 15.0
 
 
@@ -70,6 +80,7 @@ class Plan(Struct, frozen=True):
     behavior: Behavior
     hosted: HostedTools
     parent: Context = EMPTY
+    event_id: str | None = None
 
 
 class LiveResponse:
@@ -78,6 +89,7 @@ class LiveResponse:
     def __init__(self, plan: Plan, world: World, received_s: float, byte_count: int) -> None:
         self.response = Response(plan.config, plan.parent)
         self.design = plan.design
+        self.event_id = plan.event_id
         self.breakdown = Breakdown(received_s, byte_count)
         self.listener: Listener | None = None
         self.position = 0
@@ -106,7 +118,6 @@ class LiveResponse:
 
     async def run(self) -> None:
         """The loop; a bug in it ends the Response instead of leaving its client waiting."""
-        self._keepalive.start(self._world.keepalive_s)
         try:
             await self._sampling.run()
         except Exception:
@@ -125,14 +136,15 @@ class LiveResponse:
     def publish(self) -> None:
         """Journal, then links, then the loop: whatever the Response has committed."""
         commits = self.response.take()
-        if not commits:
-            return
-        records = [commit.record for commit in commits]
-        self.position = self._world.journal.append(self.response.id, records)
-        self._send([frame for commit in commits for frame in commit.frames])
-        for record in records:
-            self._sampling.wake(record)
-            self._follow(record)
+        if commits:
+            records = [commit.record for commit in commits]
+            self.position = self._world.journal.append(self.response.id, records)
+            self._send([frame for commit in commits for frame in commit.frames])
+            for record in records:
+                self._sampling.wake(record)
+                self._follow(record)
+        for refuse in self.response.take_refused_closes():
+            refuse()
 
     def _send(self, frames: list[bytes]) -> None:
         if not frames:
@@ -144,16 +156,24 @@ class LiveResponse:
                 listener.send(frames, self.position)
 
     def _follow(self, record: AnyRecord) -> None:
-        """What else a record brings: the tool timeout, the resting lane, the end of the task."""
-        timeout_s = self.response.config.options.tool_timeout_s
+        """What else a record brings: timers, the resting lane, the end of the task."""
+        if isinstance(record, TurnStarted):
+            self._keepalive.start(self._world.keepalive_s)
         if record.kind in ("suspended", "appended", "resumed"):
-            self._tool_timeout.stop()
-            if timeout_s is not None and self.response.state is State.SUSPENDED:
-                self._tool_timeout.start(timeout_s)
-        if isinstance(record, Stopped | Ended) and self.listener is not None:
-            self.listener.rest(self)
+            self._watch_calls()
+        if isinstance(record, Stopped | Ended):
+            self._keepalive.stop()
+            if self.listener is not None:
+                self.listener.rest(self)
         if isinstance(record, Ended) and self.task is not asyncio.current_task():
             self.cancel()
+
+    def _watch_calls(self) -> None:
+        """The tool timeout runs while suspended, anew from each accepted append."""
+        self._tool_timeout.stop()
+        timeout_s = self.response.config.options.tool_timeout_s
+        if timeout_s is not None and self.response.state is State.SUSPENDED:
+            self._tool_timeout.start(timeout_s)
 
     def cancel(self) -> None:
         """Stop the loop; its engine work is aborted as it unwinds."""
@@ -162,9 +182,10 @@ class LiveResponse:
 
     # -- links ---------------------------------------------------------------------------------
 
-    def hears(self, listener: Listener) -> bool:
-        """Whether this listener is told of events."""
-        return listener is self.listener or listener in self._observers
+    def is_heard_on(self, link: object) -> bool:
+        """Whether any lane of this link is told of events."""
+        listeners = [*self._observers, *([self.listener] if self.listener else [])]
+        return any(listener.link is link for listener in listeners)
 
     def observe(self, listener: Listener) -> None:
         """This listener reads along."""
@@ -199,6 +220,11 @@ class LiveResponse:
         if observer in self._observers:
             self._observers.remove(observer)
 
+    def close(self, refuse: Callable[[], None]) -> None:
+        """End well; `refuse` is called where that turns out to be impossible at the turn's end."""
+        self.response.close(refuse)
+        self.publish()
+
     def supersede(self, lane: Listener) -> None:
         """End for a new create on this lane, which does not hear the terminal: its client would
         take it for the new Response's."""
@@ -217,20 +243,17 @@ class LiveResponse:
     # -- timers --------------------------------------------------------------------------------
 
     def _keep_alive(self) -> None:
-        silent_s = self._world.clock.now() - self._said_s
-        if silent_s >= self._world.keepalive_s:
-            silent_s = 0.0
-            if self.response.state is State.SAMPLING:
-                self.response.keep_alive()
-                self.publish()
-        self._keepalive.start(self._world.keepalive_s - silent_s)
+        left_s = self._said_s + self._world.keepalive_s - self._world.clock.now()
+        if left_s < _NO_TIME_S:
+            self.response.keep_alive()
+            self.publish()
+            left_s = self._world.keepalive_s
+        self._keepalive.start(left_s)
 
     def _expire_calls(self) -> None:
-        render = self._world.render_output
+        admit = self._world.admit_result
         pending = self.response.calls.pending()
-        self.response.expire_calls(
-            {call.call_id: render(call.call_id, call.name, TIMED_OUT) for call in pending}
-        )
+        self.response.expire_calls({call.call_id: admit(call, TIMED_OUT) for call in pending})
         self.publish()
 
     def _expire_detached(self) -> None:
@@ -243,6 +266,7 @@ class Live:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.create_keys = CreateKeys()
         self._live: dict[str, LiveResponse] = {}
         self._ended: OrderedDict[str, LiveResponse] = OrderedDict()
 
@@ -278,8 +302,9 @@ class Live:
         self._live.pop(response_id, None)
         self._ended[response_id] = live
         if len(self._ended) > ENDED_MAX:
-            oldest, _ = self._ended.popitem(last=False)
-            self.world.journal.forget(oldest)
+            oldest_id, oldest = self._ended.popitem(last=False)
+            self.create_keys.release(oldest.event_id)
+            self.world.journal.forget(oldest_id)
 
     async def close(self) -> None:
         """End what is open as its link's loss would, and wait for every task."""

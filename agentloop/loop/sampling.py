@@ -92,7 +92,8 @@ class Sampling:
             try:
                 while self.response.is_open:
                     await self._sample(tools)
-                    await self._run_hosted()
+                    if self.response.is_open:
+                        await self._run_hosted()
                     self._stop()
                     await self._wait_for_client()
             finally:
@@ -107,6 +108,7 @@ class Sampling:
         retries = self.response.config.options.engine_retries
         for attempt in range(retries + 1):
             self.response.start_turn(attempt)
+            self._publish()
             finish = await self._generate(attempt, tools)
             if finish.error is None:
                 self._prefix = finish.prefix

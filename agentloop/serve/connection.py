@@ -12,7 +12,15 @@ from msgspec import Raw
 
 from agentloop.admission.admit import fingerprint
 from agentloop.core.lanes import check_lane_name
-from agentloop.errors import AgentLoopError, LinkClosed, ProtocolError, ServerFault
+from agentloop.core.response import calls_pending
+from agentloop.errors import (
+    AgentLoopError,
+    LinkClosed,
+    ProtocolError,
+    ServerFault,
+    StateConflict,
+    UnknownResponse,
+)
 from agentloop.link.api import Link
 from agentloop.loop.design import Design
 from agentloop.loop.live import LiveResponse
@@ -74,16 +82,16 @@ class Connection:
                 live.publish()
             case Close():
                 live = self._named(message, lane) or lane.target()
-                live.response.close(message.event_id)
-                live.publish()
+                echo = codec.Envelope("", message.event_id, live.response.id, message.stream_id)
+                live.close(lambda: self._refuse(calls_pending(), echo))
 
     def _create(self, message: Create, lane: Lane, received: Received, frame: bytes) -> None:
         """A new Response; or, for a key that is known, the one it made before."""
-        keys, event_id = self._service.create_keys, message.event_id
+        keys, event_id = self._service.live.create_keys, message.event_id
         payload = fingerprint(Raw(frame)) if event_id is not None else b""
         known = keys.find(event_id, payload)
         if known is not None:
-            lane.attach(Attach(response_id=known))
+            self._repeat(known, lane)
             return
         plan = self._service.plan(message, self._design)
         keys.reserve(event_id, payload, plan.config.id)
@@ -92,6 +100,16 @@ class Connection:
         except AgentLoopError:
             keys.release(event_id)
             raise
+
+    def _repeat(self, response_id: str, lane: Lane) -> None:
+        """The same create again: like attaching from the start."""
+        try:
+            lane.attach(Attach(response_id=response_id))
+        except UnknownResponse:
+            raise StateConflict(
+                "this create waits for its lane; its Response is on its way",
+                code="response_in_progress",
+            ) from None
 
     def _named(self, message: Append | Cancel | Close, lane: Lane) -> LiveResponse | None:
         """The Response that a message names by id; None where it names none.

@@ -5,11 +5,10 @@ The table is given to the server's constructor; no request can choose what runs.
 
 from __future__ import annotations
 
-from agentloop.admission.admit import render_output
+from agentloop.admission.admit import admit_result
 from agentloop.core.calls import Call
 from agentloop.core.context import Entry
 from agentloop.loop.design import Design
-from agentloop.tokens.render import render_result
 from agentloop.tools.api import Toolbox
 
 HOSTED = Design(name="hosted", parks=True, says_done=True, final="complete", runs_functions=True)
@@ -26,7 +25,4 @@ class TableTools:
 
     async def answer(self, call: Call) -> Entry:
         """Run the tool and render what it says; the toolbox turns failures into text."""
-        text = await self._toolbox.call(call.name, call.arguments)
-        if call.has_output_item:
-            return render_output(call.call_id, call.name, text)
-        return Entry(None, render_result(text))
+        return admit_result(call, await self._toolbox.call(call.name, call.arguments))

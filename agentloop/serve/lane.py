@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from agentloop.admission.admit import admit_input, fingerprint
 from agentloop.core.lanes import Queue
-from agentloop.core.response import calls_pending
 from agentloop.errors import AgentLoopError, ProtocolError
 from agentloop.link.api import Link
 from agentloop.loop.live import Live, LiveResponse, Plan
@@ -43,8 +42,8 @@ class Lane:
 
     def __init__(self, name: str | None, link: Link, live: Live, refuse: Refuse) -> None:
         self.name = name
+        self.link = link
         self.queue: Queue[WaitingCreate] = Queue()
-        self._link = link
         self._live = live
         self._refuse = refuse
 
@@ -93,11 +92,11 @@ class Lane:
         if repeated is not None:
             self.send([repeated], live.position)
             return
-        entries = admit_input(message.input, response.calls.name_of)
+        entries = admit_input(message.input, response.calls.find)
         live.breakdown.receive(received.at_s, received.byte_count)
         accepted = response.append(entries, message.event_id, payload)
         live.publish()
-        if not live.hears(self):
+        if not live.is_heard_on(self.link):
             self.send([accepted], live.position)
 
     def attach(self, message: Attach) -> None:
@@ -110,12 +109,12 @@ class Lane:
         live = self._live.get(message.response_id)
         self.queue.check_free_for(live.response)
         next_seq = live.response.transcript.next_seq
-        if message.starting_after >= next_seq:
+        if not -1 <= message.starting_after < next_seq:
             raise ProtocolError(
-                f"starting_after must be below {next_seq}, the next sequence number",
+                f"starting_after must be -1 or a number that was said, below {next_seq}",
                 param="starting_after",
             )
-        self.queue.carry(live.response)
+        self.queue.carry(live.response, is_observing=message.observe)
         if message.observe:
             live.observe(self)
         else:
@@ -148,12 +147,10 @@ class Lane:
 
     def send(self, frames: Sequence[bytes], position: int) -> None:
         named = frames if self.name is None else codec.with_stream_id(frames, self.name)
-        self._link.send(named, position)
+        self.link.send(named, position)
 
     def rest(self, live: LiveResponse) -> None:
         """The turn's end is where a waiting create takes over."""
-        for event_id in live.response.take_refused_closes():
-            self._refuse(calls_pending(), codec.Envelope("", event_id, live.response.id, self.name))
         create = self.queue.next()
         if create is not None:
             self._start(create)
@@ -162,9 +159,11 @@ class Lane:
         """Another lane took the Response over."""
         self.send([codec.encode(events.Detached(live.response.id))], live.position)
         self.queue.carry(None)
+        self.rest(live)
 
     def end(self) -> None:
         """The link is gone."""
-        self.queue.clear()
+        for create in self.queue.clear():
+            self._live.create_keys.release(create.plan.event_id)
         if self.queue.current is not None and self.queue.current.is_open:
             self._live.get(self.queue.current.id).leave(self)

@@ -9,7 +9,6 @@ from agentloop.admission.admit import admit_history, admit_tools
 from agentloop.admission.resolve import Resolver
 from agentloop.clock import Clock
 from agentloop.core.context import EMPTY, Context
-from agentloop.core.keys import CreateKeys
 from agentloop.core.records import Config
 from agentloop.core.response import parent_not_found
 from agentloop.errors import ProtocolError, UnknownResponse
@@ -32,7 +31,6 @@ class Service:
         self, *, live: Live, resolver: Resolver, tools: TableTools, ids: IdSource, clock: Clock
     ) -> None:
         self.live = live
-        self.create_keys = CreateKeys()
         self.clock = clock
         self._resolver = resolver
         self._tools = tools
@@ -64,6 +62,7 @@ class Service:
             behavior=resolved.behavior,
             hosted=self._tools,
             parent=parent,
+            event_id=create.event_id,
         )
 
     def _config(
@@ -115,9 +114,12 @@ class Service:
         if response_id is None:
             return EMPTY
         try:
-            return self.live.get(response_id).response.as_parent()
+            response = self.live.get(response_id).response
         except UnknownResponse:
             raise parent_not_found(response_id) from None
+        if not (response.config.store or response.is_open):
+            raise parent_not_found(response_id)
+        return response.as_parent()
 
 
 def _options(create: Create, design: Design) -> AgentLoopOptions:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from agentloop.clock import Clock, WallClock
 from agentloop.core.snapshot import snapshot
-from agentloop.errors import AgentLoopError, ClientFault, ConfigError
+from agentloop.errors import AgentLoopError, ClientFault, ConfigError, UnknownResponse
 from agentloop.journal.memory import MemoryJournal
 from agentloop.link.websocket import WebSocketLink, accept
 from agentloop.loop.design import Design
@@ -32,6 +32,13 @@ log = logging.getLogger(__name__)
 
 SERVICE_RESTART = 1012
 _APPEND_FLAG = "responses_websockets=2026-02-04"
+
+
+class UpgradeRequired(ClientFault):
+    """A plain GET where only a WebSocket can be answered."""
+
+    status = 426
+    code = "upgrade_required"
 
 
 class Server(Struct):
@@ -75,11 +82,13 @@ class App:
             return await handler(request)
         except AgentLoopError as fault:
             body = events.ErrorBody(fault.kind, fault.code, fault.message, fault.param)
-            return _json({"error": body}, fault.status)
+            return _json({"error": body}, _status_of(fault))
 
     async def _responses(self, request: web.Request) -> web.StreamResponse:
         """One link, from its upgrade to its end."""
         design = _design_of(request)
+        if request.headers.get("Upgrade", "").lower() != "websocket":
+            raise UpgradeRequired("GET /v1/responses is a WebSocket endpoint; send an upgrade")
         gate = self._service.live.world.journal.gate
         link = await accept(request, clock=self._clock, gate=gate)
         if self._recorder is not None:
@@ -96,7 +105,7 @@ class App:
         response = self._service.live.get(request.match_info["id"]).response
         config, transcript = response.config, response.transcript
         if not config.store:
-            raise _not_found(config.id)
+            raise UnknownResponse(f"no Response {config.id!r}", param="response_id")
         status = response.state.value if response.state and not response.is_open else "in_progress"
         shown = snapshot(config, status, output=transcript.items, usage=transcript.usage_total)
         return _json(shown)
@@ -132,8 +141,9 @@ def _design_of(request: web.Request) -> Design:
     return design
 
 
-def _not_found(response_id: str) -> ClientFault:
-    return ClientFault(f"no Response {response_id!r}", code="response_not_found")
+def _status_of(fault: AgentLoopError) -> int:
+    """HTTP's own word for an unknown Response; a link's error frame says 400."""
+    return 404 if isinstance(fault, UnknownResponse) else fault.status
 
 
 def _json(body: object, status: int = 200) -> web.Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentloop.admission.admit import render_output
+from agentloop.admission.admit import admit_result
 from agentloop.admission.resolve import Resolver
 from agentloop.behaviors.attempts import Attempts
 from agentloop.behaviors.catalog import Catalog
@@ -35,7 +35,7 @@ def assemble(
         clock=clock,
         journal=journal,
         attempts=Attempts(),
-        render_output=render_output,
+        admit_result=admit_result,
         keepalive_s=options.keepalive_s,
     )
     resolver = Resolver(

@@ -23,13 +23,20 @@ class Refused(ClientFault):
 
 def check(host: str | None, origin: str | None, options: ServerOptions) -> None:
     """Raises Refused unless this `Host` and `Origin` may speak to the server."""
-    name = urlsplit(f"//{host or ''}").hostname
+    name = _name_of(f"//{host or ''}")
     if name not in _LOOPBACK and name not in options.allowed_hosts:
         raise Refused(f"the host {name!r} is not allowed here", param="host")
     if origin is None or origin in options.allowed_origins:
         return
-    if urlsplit(origin).netloc != host:
+    if origin not in (f"http://{host}", f"https://{host}"):
         raise Refused(f"the origin {origin!r} is not allowed here", param="origin")
+
+
+def _name_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:  # an unfinished IPv6 address
+        return None
 
 
 def is_loopback(host: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -16,6 +17,7 @@ T = TypeVar("T")
 
 # RecursionError: nesting beyond the C stack. ValueError: integers beyond Python's digit limit,
 # lone surrogates. UnicodeDecodeError is a ValueError.
+_MISSING = re.compile(r"missing required field `(.+)`")
 _DECODE_FAILURES = (msgspec.MsgspecError, RecursionError, ValueError)
 
 
@@ -160,9 +162,12 @@ def check_utf8(frame: bytes) -> None:
 def as_protocol_error(failure: Exception, name: str = "") -> ProtocolError:
     """The one typed error for any decode failure; `name` is the thing's path, empty for a frame."""
     text, _, path = str(failure).partition(" - at `$")
+    path = path.rstrip("`")
     if isinstance(failure, RecursionError):
         text = "nested too deeply"
-    param = (name + path.rstrip("`")).lstrip(".")
+    elif missing := _MISSING.search(text):
+        path += "." + missing[1]
+    param = (name + path).lstrip(".")
     return ProtocolError(f"{param or 'the frame'}: {text}", param=param or None)
 
 

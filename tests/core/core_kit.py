@@ -16,10 +16,12 @@ from agentloop.core.context import EMPTY, Context, Entry
 from agentloop.core.fold import Fold, replay
 from agentloop.core.records import AnyRecord, Config
 from agentloop.core.response import Response
+from agentloop.core.states import State
 from agentloop.engine.api import TokenIds
 from agentloop.tokens.render import (
     Said,
     SaidCall,
+    SaidText,
     render_items,
     render_result,
     render_turn,
@@ -35,7 +37,9 @@ HOSTED = frozenset({"lookup", "web_search"})
 
 def make_config(**fields: Any) -> Config:
     """A parking Response; `agent_loop` options go in by their own names."""
-    options = {name: fields.pop(name) for name in AgentLoopOptions.__struct_fields__ & fields.keys()}
+    options = {
+        name: fields.pop(name) for name in AgentLoopOptions.__struct_fields__ & fields.keys()
+    }
     defaults: dict[str, Any] = {"parks": True, "says_done": True, "hosted": HOSTED}
     return Config(
         id=RESPONSE_ID,
@@ -93,6 +97,10 @@ def search(text: str = "a") -> SaidCall:
 def patch(text: str = "*** Begin Patch") -> SaidCall:
     """A client's freeform call."""
     return SaidCall("apply_patch", text, "custom_tool_call")
+
+
+def nothing() -> None:
+    """A refusal that nobody waits for."""
 
 
 def ids_of(*said: Said) -> list[int]:
@@ -211,6 +219,30 @@ def driven(*said: Said, **fields: Any) -> Driven:
     subject = Driven(make_config(**fields))
     subject.create("go")
     subject.whole_turn(*said)
+    return subject
+
+
+def in_state(state: str, **fields: Any) -> Driven:
+    """A Response that is in this state, the first turn's call announced where there is one."""
+    subject = Driven(make_config(**fields))
+    subject.create("go")
+    match state:
+        case "sampling":
+            subject.response.start_turn(0)
+            sample(subject.response, ids_of(shell()))
+        case "suspended":
+            subject.whole_turn(shell())
+        case "idle":
+            subject.whole_turn(SaidText("fine"))
+        case "completed" | "failed" | "cancelled" | "incomplete":
+            subject.whole_turn(SaidText("fine"))
+            if state == "failed":
+                subject.append(message("more"))
+            subject.response.end(state)
+        case _:
+            assert state == "created"
+    subject.take()
+    assert subject.response.state is State(state)
     return subject
 
 

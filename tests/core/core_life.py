@@ -25,6 +25,7 @@ from tests.core.core_kit import (
     freeze,
     hosted_answer,
     message,
+    nothing,
     output,
     sample,
     spell,
@@ -273,14 +274,14 @@ class Life:
     def close(self) -> None:
         """At once if idle; else at the turn's end."""
         if self.model.state == "suspended":
-            self.is_refused("pending", self.response.close)
+            self.is_refused("pending", lambda: self.response.close(nothing))
             return
-        self.response.close("e")
+        self.response.close(nothing)
         if self.model.state == "idle":
             self._ended("completed")
         else:
             assert self._hear() == []
-            self.model.closes.append("e")
+            self.model.closes.append(nothing)
 
     def receive_create(self) -> None:
         """A create came on the lane: it waits for the turn's end, or supersedes at once."""
@@ -353,7 +354,7 @@ class Life:
             assert len(self.watch.items) == model.item_count
 
     def check_commands_after_the_end(self) -> None:
-        for command in (self.response.cancel, self.response.close):
+        for command in (self.response.cancel, lambda: self.response.close(nothing)):
             self.is_refused("ended", command)
         before = freeze(self.response)
         for slip in (
@@ -385,6 +386,8 @@ class Life:
                     results.append(record.call_id)
                 case Ended():
                     results += record.unanswered
+                case _:
+                    pass
         assert len(results) == len(set(results)), "a call has two results"
         if not self.model.is_open:
             assert set(results) == set(self.model.known), "a call has no result"

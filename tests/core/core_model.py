@@ -6,7 +6,7 @@ pending, what the next prompt says, what an append must answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -109,7 +109,7 @@ class Model:
         self.keys: dict[str, tuple[bytes, bytes]] = {}
         self.item_count = 0
         self.must_yield = False
-        self.closes: list[str] = []
+        self.closes: list[Callable[[], None]] = []
 
     @property
     def is_open(self) -> bool:

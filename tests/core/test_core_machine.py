@@ -20,7 +20,8 @@ TEXTS = st.sampled_from(["a", "two words", "", "naïve 🧑‍🚒 café", "<|en
 SAID: st.SearchStrategy[Said] = st.sampled_from(
     [
         SaidText("fine"), shell(), SaidText("🦜 <|call|>"), SaidText(""), shell("pwd"), lookup(),
-        SaidReasoning("ще 🦜 думаю"), shell("🦜"), patch(), search(), patch(""), shell(), lookup("b"),
+        SaidReasoning("ще 🦜 думаю"), shell("🦜"), patch(), search(), patch(""), shell(),
+        lookup("b"),
     ]
 )  # fmt: skip
 TURNS = st.lists(SAID, max_size=4)

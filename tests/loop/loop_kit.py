@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from agentloop.admission.admit import admit_input, render_output
+from agentloop.admission.admit import admit_input, admit_result
 from agentloop.behaviors.api import Turn
 from agentloop.behaviors.attempts import Attempts
 from agentloop.clock import Clock, run_virtual
@@ -65,7 +65,7 @@ class Tools:
 
     async def answer(self, call: Call) -> Entry:
         assert self._answer is not None, "no hosted tool was expected to run"
-        return render_output(call.call_id, call.name, await self._answer(call))
+        return admit_result(call, await self._answer(call))
 
 
 class Ear:
@@ -144,7 +144,7 @@ class Kit:
         self.sim = SimEngine(profile, clock)
         self.engine = Spy(self.sim, clock)
         self.journal = MemoryJournal()
-        self.live = Live(World(clock, self.journal, Attempts(), render_output))
+        self.live = Live(World(clock, self.journal, Attempts(), admit_result))
         self.count = 0
 
     def start(
@@ -181,7 +181,7 @@ class Kit:
 
     def append(self, live: LiveResponse, *items: Event) -> None:
         raw = msgspec.Raw(msgspec.json.encode(items))
-        live.response.append(admit_input(raw, live.response.calls.name_of))
+        live.response.append(admit_input(raw, live.response.calls.find))
         live.publish()
 
     def answer_all(self, live: LiveResponse, output: str = "ok") -> None:
