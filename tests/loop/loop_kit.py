@@ -71,6 +71,8 @@ class Tools:
 class Ear:
     """Hears one Response."""
 
+    link = None
+
     def __init__(self) -> None:
         self.said: list[Event] = []
         self._stops = asyncio.Semaphore(0)

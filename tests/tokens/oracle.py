@@ -145,7 +145,7 @@ def _message(
         case Message():
             return say(Role(item.role), text_of(item.content))
         case Reasoning():
-            text = "".join(part.text for part in item.content or item.summary)
+            text = "".join(part.text for part in item.content or item.summary or ())
             return say(Role.ASSISTANT, text).with_channel("analysis") if text else None
         case FunctionCall():
             message = say(Role.ASSISTANT, item.arguments).with_channel("commentary")
