@@ -128,12 +128,11 @@ class Response(Fold):
     def stop(self) -> None:
         """After a turn and its hosted calls: suspend, rest, complete, or go straight on."""
         pending = self.calls.pending()
-        has_more = bool(pending or self.waiting or self.calls.of_turn)
-        if has_more:
+        if pending or self.waiting or self.was_appended_in_turn:
             self._refuse_closes()
         if pending:
             self._stop("suspended") if self.config.parks else self.end("completed")
-        elif has_more and not self.must_yield:
+        elif (self.waiting or self.calls.of_turn) and not self.must_yield:
             if self.was_appended_in_turn:
                 self._stop("continued")
         elif self._closing or self.config.options.final == "complete":

@@ -116,13 +116,13 @@ class Transcript:
         """The hot path: nearly every step is one id of ordinary text."""
         ids, begin = record.ids, 0
         self.turn_ids.extend(ids)
-        text_of, feed = self._parser.text_of, self._parser.feed
+        text_of, split = self._parser.text_of, self._parser.split
         for size in record.sizes:
             step = ids[begin : begin + size]
             begin += size
             text = text_of(step)
             if text is None:
-                for parsed in feed(step):
+                for parsed in split(step):
                     yield from self._said(parsed)
             elif text and self._writer is not None:
                 yield from self._writer.delta(text)

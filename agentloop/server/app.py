@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from aiohttp import web
 from msgspec import Struct
@@ -174,8 +174,8 @@ async def serve(
     try:
         url = await _bind(runner, options)
         warm_up()
-        _calm_collector()
-        yield Server(url, service)
+        with _calm_collector():
+            yield Server(url, service)
     finally:
         await app.close()
         await service.close()
@@ -184,12 +184,19 @@ async def serve(
             recorder.close()
 
 
-def _calm_collector() -> None:
-    """What start-up made lives for ever, and a Response's records live long: collecting often
-    would only look at them again and again."""
+@contextmanager
+def _calm_collector() -> Iterator[None]:
+    """What start-up made lives as long as the server, and a Response's records live long:
+    collecting often would only look at them again and again."""
+    thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 async def _bind(runner: web.AppRunner, options: ServerOptions) -> str:

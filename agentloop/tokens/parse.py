@@ -79,12 +79,16 @@ class Parser:
         self._texts: list[str] = []
 
     def text_of(self, ids: Sequence[int]) -> str | None:
-        """The text that these ids add to the open item; None where they are more than its text.
+        """The text that these ids add to the open item, empty for none; None, and nothing taken,
+        where a special id among them may begin or end an item.
 
-        Nearly every step is ordinary text, some 150,000 times a second; `feed` takes the others.
+        Nearly every step is ordinary text, some 150,000 times a second; `split` takes the others.
         """
-        if not self._is_in_text or not ids or max(ids) >= FIRST_SPECIAL:
+        if not ids or max(ids) >= FIRST_SPECIAL:
             return None
+        if not self._is_in_text:
+            self._header += ids
+            return ""
         text = self._decoder.add_tokens(ids) or ""
         if text:
             self._texts.append(text)
@@ -94,7 +98,7 @@ class Parser:
         """Take the next ids and say what they make. How ids are split changes only the deltas."""
         text = self.text_of(ids)
         if text is None:
-            return self._feed_mixed(ids)
+            return self.split(ids)
         return [Delta(text)] if text else []
 
     def finish(self) -> list[Parsed]:
@@ -106,7 +110,8 @@ class Parser:
         parsed.append(Cut(self._end_text(parsed)))
         return parsed
 
-    def _feed_mixed(self, ids: Sequence[int]) -> list[Parsed]:
+    def split(self, ids: Sequence[int]) -> list[Parsed]:
+        """Take the next ids, special ones among them."""
         parsed: list[Parsed] = []
         begin = 0
         for index, token_id in enumerate(ids):
