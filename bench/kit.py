@@ -98,7 +98,7 @@ def _commit() -> str:
 
 OURS, NAIVE, JOINED = "ours", "naive floor", "joined floor"
 SERVERS: Final[dict[str, tuple[str, ...]]] = {
-    OURS: ("-m", "bench.our_server"),
+    OURS: ("-m", "agentloop", "serve", "--profile", "instant", "--port", "0"),
     NAIVE: ("-m", "bench.floor_server", "--writes", "frame"),
     JOINED: ("-m", "bench.floor_server", "--writes", "joined"),
 }
@@ -138,7 +138,7 @@ async def _started(name: str, placement: Placement) -> AsyncIterator[Server]:
         os.sched_setaffinity(process.pid, {placement.server_cpu})
         assert process.stdout is not None, "a pipe was asked for"
         async with asyncio.timeout(START_TIMEOUT_S):
-            url = (await process.stdout.readline()).decode().strip()
+            url = (await process.stdout.readline()).decode().strip().rpartition(" ")[2]
         if not url:
             raise ServerFault(f"the server {name!r} ended at its start")
         yield Server(name, url, process.pid)

@@ -171,7 +171,7 @@ class Life:
 
     def _stop(self) -> None:
         how = self.model.goes_on()
-        refused = self.model.closes if how in ("suspended", "continued", "silent") else []
+        refused = self.model.closes if how in ("suspended", "continued") else []
         self.response.stop()
         if how == "completed":
             refused = self.model.closes if self.model.pending() else []
@@ -184,7 +184,8 @@ class Life:
             if says_done:
                 self._check_done(self.heard[0]["response"])
         assert self.response.take_refused_closes() == refused
-        self.model.closes = []
+        if how != "silent":  # a close waits on while only the server's own calls go on
+            self.model.closes = []
         if self.model.must_yield and self.model.is_open:
             self._supersede()  # nobody comes between a turn's end and the create that waits
 
