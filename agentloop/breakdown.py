@@ -6,13 +6,16 @@ frame. Its spans are disjoint leaves; phases partition its wall time and the wai
     received ─ api ─ submit ─ inference ─ finish ─ api ─ hand-off ─ client ─ next received
 
 *Network* is zero where the server measures: only a client can see it. Tool time counts as
-*client*, also where the server runs the tool. Inference is modelled where the engine is simulated.
+*client*, also where the server runs the tool. *Inference* lasts from submit to finish, waits before
+a retry included; what is parsed and said meanwhile hides in it. It is modelled where the engine is
+simulated.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
+HOSTED_TOOLS = "hosted_tools"  # the span of tools that the server runs
 _US = 1e6
 
 
@@ -92,13 +95,13 @@ class Breakdown:
     def stop(self, now_s: float) -> None:
         """The turn's last frame was handed off; what follows is the client's time."""
         turn = self.turns[-1]
-        spent_ms = dict.fromkeys(("inference", "hosted_tools"), 0.0)
+        spent_ms = dict.fromkeys(("inference", "backoff", HOSTED_TOOLS), 0.0)
         for span in turn.stages:
             if span.name in spent_ms:
                 spent_ms[span.name] += span.duration_us / 1e3
         wall_ms = (now_s - self._runnable_s) * 1e3
-        turn.phases.inference_ms = spent_ms["inference"]
-        turn.phases.client_ms = spent_ms["hosted_tools"]
+        turn.phases.inference_ms = spent_ms["inference"] + spent_ms["backoff"]
+        turn.phases.client_ms = spent_ms[HOSTED_TOOLS]
         turn.phases.api_ms = wall_ms - sum(spent_ms.values())
         turn.bytes_up, self._bytes_up = self._bytes_up, 0
         turn.bytes_down, self._bytes_down = self._bytes_down, 0

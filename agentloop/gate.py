@@ -30,4 +30,8 @@ class Gate:
         key = self._next_key
         self._next_key += 1
         self._listeners[key] = listener
-        return lambda: self._listeners.pop(key, None) and None
+
+        def unsubscribe() -> None:
+            self._listeners.pop(key, None)
+
+        return unsubscribe

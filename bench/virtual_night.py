@@ -70,6 +70,10 @@ class HashingJournal:
         self._encoder = msgspec.json.Encoder(enc_hook=_plain, order="deterministic")
         self.count = 0
 
+    @property
+    def position(self) -> int:
+        return self._kept.position
+
     def append(self, response_id: str, records: Sequence[AnyRecord]) -> int:
         for record in records:
             self._hash.update(response_id.encode() + self._encoder.encode(record) + b"\n")
@@ -173,7 +177,7 @@ class Agent:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[MemoryLink]:
-        theirs, ours = memory_pair(self._clock, self._service.live.world.journal.gate)
+        theirs, ours = memory_pair(self._clock, self._service.live.shared.journal.gate)
         connection = Connection(theirs, self._service, WS_APPEND)
         async with asyncio.TaskGroup() as group:
             group.create_task(connection.run())

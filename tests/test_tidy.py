@@ -65,12 +65,8 @@ BANNED = {
 HOMES = {
     "agentloop.clock": "Clock",  # where time is read
     "agentloop.ids": "IdSource",  # where ids are drawn
-    "agentloop.link.base": "TaskGroup",  # a close outlives whoever asked for it
     "agentloop.link.websocket": "IdSource",  # a frame's mask must be unpredictable (RFC 6455 5.3)
     "agentloop.loop.live": "TaskGroup",  # holds each task strongly until it has ended
-    "agentloop.tools.shell": "TaskGroup",  # a process that is being started must be stopped too
-    "agentloop.tools.stopping": "TaskGroup",  # waits for its task to the end
-    "agentloop.tools.web_search": "TaskGroup",  # a thread ends before its task does
 }
 LEFT_BEHIND = {
     r"\b(FIXME|TODO|XXX)\b": "unfinished",

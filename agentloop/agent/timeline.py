@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from agentloop.breakdown import Phases, Timeline, TurnBreakdown
+from agentloop.breakdown import HOSTED_TOOLS, Phases, Timeline, TurnBreakdown
 
 if TYPE_CHECKING:
     from agentloop.agent.api import Stretch
-
-HOSTED_TOOLS = "hosted_tools"
 
 
 def with_network(timeline: Timeline, stretches: Sequence[Stretch]) -> Timeline:

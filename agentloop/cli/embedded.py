@@ -78,11 +78,14 @@ async def _with_cause(process: Process, closed: LinkClosed) -> LinkClosed:
 
 
 async def _stop(process: Process) -> None:
-    with suppress(ProcessLookupError):
-        process.terminate()
-        try:
+    """End the server, by force where it takes too long."""
+    try:
+        with suppress(ProcessLookupError, TimeoutError):
+            process.terminate()
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await process.wait()
-        finally:
-            if process.returncode is None:
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
                 process.kill()
+            await process.wait()

@@ -9,16 +9,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
-
 from agentloop.core.calls import Calls
 from agentloop.core.context import EMPTY, Context, Entry, count_turns
+from agentloop.core.keys import Keys
 from agentloop.core.records import (
     AnyRecord,
     Appended,
     AttachmentChanged,
     Config,
     Created,
+    Ended,
     Expired,
     Hosted,
     TurnEnded,
@@ -32,13 +32,6 @@ from agentloop.tokens.frame import TURN_START
 from agentloop.tokens.render import as_history
 
 
-class Acceptance(Struct):
-    """What an `event_id` was answered with, and for which payload."""
-
-    fingerprint: bytes
-    frame: bytes
-
-
 class Fold:
     """The state that records make.
 
@@ -49,7 +42,9 @@ class Fold:
         settled_context: the context before the current turn, where all calls have results.
         calls: every call ever announced, with its output.
         waiting: accepted messages that wait for the turn's end.
-        keys: how each `event_id` was answered.
+        keys: the acceptance that each `event_id` was answered with.
+        is_turn_open: a turn was started and has not ended.
+        ended: the terminal, once there is one.
         was_appended_in_turn: an append came while the turn ran.
     """
 
@@ -62,9 +57,11 @@ class Fold:
         self.settled_context = parent
         self.calls = Calls()
         self.waiting: list[Entry] = []
-        self.keys: dict[str, Acceptance] = {}
+        self.keys: Keys[bytes] = Keys()
         self.attach_epoch = 0
         self.was_appended_in_turn = False
+        self.is_turn_open = False
+        self.ended: Ended | None = None
         self.transcript = Transcript(config)
 
     def apply(self, record: AnyRecord) -> list[bytes]:
@@ -75,8 +72,8 @@ class Fold:
         self._announce_closed_calls()
         if isinstance(record, TurnEnded):
             self._extend_by_turn()
-        if isinstance(record, Appended) and record.event_id is not None:
-            self.keys[record.event_id] = Acceptance(record.fingerprint, frames[0])
+        if isinstance(record, Appended):
+            self.keys.keep(record.event_id, record.fingerprint, frames[0])
         return frames
 
     def _remember(self, record: AnyRecord) -> None:
@@ -90,8 +87,14 @@ class Fold:
                 self._resolve(record.outputs)
             case Hosted():
                 self._resolve({record.call_id: record.output})
-            case TurnStarted(attempt=0):
-                self._consume_input()
+            case TurnStarted():
+                self.is_turn_open = True
+                if record.attempt == 0:
+                    self._consume_input()
+            case TurnEnded():
+                self.is_turn_open = False
+            case Ended():
+                self.ended = record
             case Created():
                 self.attach_epoch = record.attach_epoch
                 self.head = record.head

@@ -1,58 +1,55 @@
-"""The keys of creates: a create with a known `event_id` is the Response it made before."""
+"""Keys: the same `event_id` with the same payload is the same request, answered the same."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-
-from msgspec import Struct
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 from agentloop.errors import KeyConflict
 
-
-class CreateKey(Struct, frozen=True):
-    """What a key was used for."""
-
-    fingerprint: bytes
-    response_id: str
+T = TypeVar("T")
 
 
-def check_key(event_id: str, known: bytes, fingerprint: bytes) -> None:
-    """Raises KeyConflict where a key comes again with another payload."""
-    if known != fingerprint:
-        raise KeyConflict(
-            f"event_id {event_id!r} was used for another payload; use a new one",
-            param="event_id",
-        )
+class Keys(Generic[T]):
+    """What each key was answered with, and for which payload.
 
+    Args:
+        keys_max: keys kept longest ago are forgotten first beyond this many; None keeps all.
+    """
 
-class CreateKeys:
-    """Bounded: the keys reserved longest ago are forgotten first."""
-
-    def __init__(self, keys_max: int = 10_000) -> None:
-        self._keys: OrderedDict[str, CreateKey] = OrderedDict()
+    def __init__(self, keys_max: int | None = None) -> None:
+        self._answers: OrderedDict[str, tuple[bytes, T]] = OrderedDict()
         self._keys_max = keys_max
 
-    def find(self, event_id: str | None, fingerprint: bytes) -> str | None:
-        """The id of the Response that this create made before, None if it is new.
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._answers)
+
+    def find(self, event_id: str | None, fingerprint: bytes) -> T | None:
+        """The answer that this key got before; None for a new key, and without one.
 
         Raises:
             KeyConflict: the key came with another payload.
         """
-        known = self._keys.get(event_id) if event_id is not None else None
-        if known is None or event_id is None:
+        if event_id is None or event_id not in self._answers:
             return None
-        check_key(event_id, known.fingerprint, fingerprint)
-        return known.response_id
+        known, answer = self._answers[event_id]
+        if known != fingerprint:
+            raise KeyConflict(
+                f"event_id {event_id!r} was used for another payload; use a new one",
+                param="event_id",
+            )
+        return answer
 
-    def reserve(self, event_id: str | None, fingerprint: bytes, response_id: str) -> None:
-        """This create makes this Response."""
+    def keep(self, event_id: str | None, fingerprint: bytes, answer: T) -> None:
+        """This key was answered."""
         if event_id is None:
             return
-        self._keys[event_id] = CreateKey(fingerprint, response_id)
-        if len(self._keys) > self._keys_max:
-            self._keys.popitem(last=False)
+        self._answers[event_id] = fingerprint, answer
+        if self._keys_max is not None and len(self._answers) > self._keys_max:
+            self._answers.popitem(last=False)
 
     def release(self, event_id: str | None) -> None:
-        """The create was refused after all."""
+        """The key is free again."""
         if event_id is not None:
-            self._keys.pop(event_id, None)
+            self._answers.pop(event_id, None)

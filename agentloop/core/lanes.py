@@ -20,7 +20,7 @@ _LANE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 T = TypeVar("T")
 
 
-class Queue(Generic[T]):
+class LaneState(Generic[T]):
     """One lane's Response and the creates that wait for it, first in, first out.
 
     Attributes:

@@ -51,6 +51,9 @@ class Config(Struct, kw_only=True, frozen=True):
     is_background: bool = False
     max_output_tokens: int | None = None
     effort: str = "medium"
+    tool_choice: Raw = Raw(b'"auto"')
+    temperature: float = 1.0
+    top_p: float = 1.0
     metadata: Raw = Raw(b"{}")
     prompt_cache_key: str | None = None
     seed: int = 0
@@ -58,7 +61,7 @@ class Config(Struct, kw_only=True, frozen=True):
     @property
     def is_detachable(self) -> bool:
         """Whether the Response outlives its link."""
-        return self.options.detach_ttl_s > 0 or self.is_background
+        return self.options.detach_ttl_s > 0
 
 
 class Record(Struct, kw_only=True):

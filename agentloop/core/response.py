@@ -14,7 +14,6 @@ from msgspec import Struct
 from agentloop.core.calls import Call
 from agentloop.core.context import EMPTY, Context, Entry
 from agentloop.core.fold import Fold, extended
-from agentloop.core.keys import check_key
 from agentloop.core.records import (
     AnyRecord,
     Appended,
@@ -33,10 +32,13 @@ from agentloop.core.records import (
 )
 from agentloop.core.states import State
 from agentloop.engine.api import TokenIds
-from agentloop.errors import ClientFault, StateConflict
+from agentloop.errors import ClientFault, LimitExceeded, StateConflict
+from agentloop.ids import derive
 from agentloop.tokens.frame import TURN_START
 from agentloop.wire.events import PendingCall
-from agentloop.wire.items import OutputItem
+from agentloop.wire.items import CustomToolCallOutput, FunctionCallOutput, OutputItem
+
+CLOSES_MAX = 16
 
 
 class Commit(Struct):
@@ -122,20 +124,25 @@ class Response(Fold):
             self.end("incomplete", reason="max_output_tokens")
 
     def answer_hosted(self, call: Call, output: Entry) -> None:
-        """A hosted call's result is in."""
+        """A hosted call's output is in; where it is an item, it gets its id here."""
+        if isinstance(output.item, FunctionCallOutput | CustomToolCallOutput):
+            output.item.id = derive("fco", self.id, len(self.transcript.items))
+            output.item.status = "completed"
         self._commit(Hosted(kind="hosted", call_id=call.call_id, output=output))
 
     def stop(self) -> None:
-        """After a turn and its hosted calls: suspend, rest, complete, or go straight on."""
-        pending = self.calls.pending()
+        """After a turn and its hosted calls: suspend, complete, go straight on, or rest idle."""
+        pending, options = self.calls.pending(), self.config.options
         if pending or self.waiting or self.was_appended_in_turn:
             self._refuse_closes()
-        if pending:
-            self._stop("suspended") if self.config.parks else self.end("completed")
+        if pending and not self.config.parks:
+            self.end("completed")
+        elif pending:
+            self._stop("suspended")
         elif (self.waiting or self.calls.of_turn) and not self.must_yield:
-            if self.was_appended_in_turn:
+            if self.was_appended_in_turn:  # hosted calls alone say nothing: clients would stop
                 self._stop("continued")
-        elif self._closing or self.config.options.final == "complete":
+        elif self._closing or options.final == "complete":
             self.end("completed")
         else:
             self._stop("idled")
@@ -164,29 +171,7 @@ class Response(Fold):
             )
         )
 
-    def prompt_from(self, start: int) -> TokenIds[int]:
-        """The next turn's prompt from the token at `start` on; costs only that part."""
-        behind_head = start - len(self.head)
-        if behind_head >= 0:
-            ids = self.context.ids_from(behind_head)
-        else:
-            ids = self.head[start:] + self.context.ids_from(0)
-        ids.extend(TURN_START)
-        return ids
-
     # -- the client's commands -----------------------------------------------------------------
-
-    def repeat_of(self, event_id: str | None, fingerprint: bytes) -> bytes | None:
-        """The acceptance that this key was answered with before; looked up first, always.
-
-        Raises:
-            KeyConflict: the key came with another payload.
-        """
-        accepted = self.keys.get(event_id) if event_id is not None else None
-        if accepted is None or event_id is None:
-            return None
-        check_key(event_id, accepted.fingerprint, fingerprint)
-        return accepted.frame
 
     def append(
         self,
@@ -199,11 +184,11 @@ class Response(Fold):
         Args:
             entries: (position in the request's input, admitted item).
 
-        Returns: the acceptance, as its listeners will hear it.
+        Returns: the acceptance, the one event that this makes.
 
         Raises:
             ClientFault: `response_already_completed`, `call_not_found`.
-            StateConflict: `call_already_resolved`.
+            StateConflict: `call_already_resolved`, `not_appendable`.
         """
         self._check_open()
         if not self.config.parks:
@@ -255,6 +240,8 @@ class Response(Fold):
             self.end("completed")
         elif self.state is State.SUSPENDED:
             raise calls_pending()
+        elif len(self._closing) >= CLOSES_MAX:
+            raise LimitExceeded(f"{CLOSES_MAX} closes wait for the turn's end already")
         else:
             self._closing.append(refuse)
 
@@ -279,10 +266,7 @@ class Response(Fold):
 
     def supersede(self) -> None:
         """A new create takes the lane. Never while sampling: the create waits for the turn."""
-        if self.state is State.IDLE:
-            self.end("completed", reason="superseded")
-        else:
-            self.end("incomplete", reason="superseded")
+        self.end("completed" if self.state is State.IDLE else "incomplete", reason="superseded")
 
     def attach(self) -> None:
         """A link took the Response over."""
@@ -292,13 +276,15 @@ class Response(Fold):
         """The link is gone: wait for another if detachable, else end."""
         if self.config.is_detachable:
             self._commit(AttachmentChanged(kind="detached", attach_epoch=self.attach_epoch))
-        elif self.state is State.IDLE:
-            self.end("completed", reason="detached")
         else:
-            self.end("incomplete", reason="detached")
+            self.end_detached()
+
+    def end_detached(self) -> None:
+        """Nobody hears the Response any more, and nobody may come back."""
+        self.end("completed" if self.state is State.IDLE else "incomplete", reason="detached")
 
     def expire_detached(self) -> None:
-        """Nobody attached within the TTL."""
+        """Nobody came back within the TTL."""
         self.end("incomplete", reason="detached")
 
     def expire_calls(self, outputs: dict[str, Entry]) -> None:
@@ -308,6 +294,26 @@ class Response(Fold):
             self.end("incomplete", reason="tool_timeout")
         else:
             self._commit(Expired(kind="expired", outputs=outputs))
+
+    # -- what it tells -------------------------------------------------------------------------
+
+    def repeat_of(self, event_id: str | None, fingerprint: bytes) -> bytes | None:
+        """The acceptance that this key was answered with before; asked first, always.
+
+        Raises:
+            KeyConflict: the key came with another payload.
+        """
+        return self.keys.find(event_id, fingerprint)
+
+    def prompt_from(self, start: int) -> TokenIds[int]:
+        """The next turn's prompt from the token at `start` on; costs only that part."""
+        behind_head = start - len(self.head)
+        if behind_head >= 0:
+            ids = self.context.ids_from(behind_head)
+        else:
+            ids = self.head[start:] + self.context.ids_from(0)
+        ids.extend(TURN_START)
+        return ids
 
     def as_parent(self) -> Context:
         """The context that a new Response may go on from: up to the last turn whose calls all
@@ -325,7 +331,7 @@ class Response(Fold):
             )
         if self.state in (State.FAILED, State.CANCELLED):
             raise parent_not_found(self.id)
-        if self.config.parks and self.calls.unanswered():
+        if self.is_turn_open or (self.config.parks and self.calls.unanswered()):
             return self.settled_context
         return extended(self.context, self.calls.outputs())
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Raw
-
-from agentloop.core.records import Config
+from agentloop.core.records import Config, Ended
 from agentloop.wire.events import InputDetails, OutputDetails, ResponseObject, Usage
 from agentloop.wire.items import AnyItem
 
@@ -37,12 +35,10 @@ def snapshot(
     config: Config,
     status: str,
     *,
+    ended: Ended | None = None,
     output: list[AnyItem] | None = None,
     usage: Usage | None = None,
     usage_total: Usage | None = None,
-    reason: str | None = None,
-    error: dict[str, str] | None = None,
-    unconsumed: list[AnyItem] | None = None,
 ) -> ResponseObject:
     """The Response in this status. Without `output` and `usage` it is one that has just begun."""
     return ResponseObject(
@@ -50,8 +46,8 @@ def snapshot(
         created_at=config.created_at,
         status=status,
         background=config.is_background,
-        error=error,
-        incomplete_details={"reason": reason} if reason else None,
+        error=_error_of(ended),
+        incomplete_details=_details_of(ended),
         instructions=config.instructions,
         model=config.model,
         output=output or [],
@@ -59,11 +55,26 @@ def snapshot(
         previous_response_id=config.previous_response_id,
         reasoning={"effort": config.effort, "summary": None},
         store=config.store,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        tool_choice=config.tool_choice,
         tools=list(config.raw_tools),
         usage=usage,
         usage_total=usage_total,
         max_output_tokens=config.max_output_tokens,
-        metadata=Raw(config.metadata),
+        metadata=config.metadata,
         prompt_cache_key=config.prompt_cache_key,
-        unconsumed_input=unconsumed or [],
+        unconsumed_input=ended.unconsumed if ended else [],
     )
+
+
+def _error_of(ended: Ended | None) -> dict[str, str] | None:
+    if ended is None or ended.error_code is None:
+        return None
+    return {"code": ended.error_code, "message": ended.error_message or ended.error_code}
+
+
+def _details_of(ended: Ended | None) -> dict[str, str] | None:
+    if ended is None or ended.kind != "incomplete" or ended.reason is None:
+        return None
+    return {"reason": ended.reason}

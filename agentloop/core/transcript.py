@@ -27,10 +27,9 @@ from agentloop.core.records import (
 from agentloop.core.snapshot import NO_USAGE, add_usage, snapshot, usage
 from agentloop.core.writers import Writer, writer_for
 from agentloop.engine.api import TokenIds
-from agentloop.ids import derive
 from agentloop.tokens.parse import Closed, Cut, Delta, Opened, Parsed, Parser, reasoning_count
 from agentloop.wire import codec, events
-from agentloop.wire.items import AnyItem, FunctionCallOutput
+from agentloop.wire.items import AnyItem
 
 PendingCalls = Callable[[], list[Call]]
 _STOPPED_STATE = {"suspended": "suspended", "idled": "idle", "continued": "sampling"}
@@ -174,10 +173,8 @@ class Transcript:
 
     def _hosted(self, record: Hosted) -> list[events.Numbered]:
         item, index = record.output.item, len(self.items)
-        if not isinstance(item, FunctionCallOutput):
+        if item is None:
             return []
-        item.id = derive("fco", self.config.id, index)
-        item.status = "completed"
         self.items.append(item)
         return [events.OutputItemAdded(0, index, item), events.OutputItemDone(0, index, item)]
 
@@ -201,17 +198,9 @@ class Transcript:
         ended = snapshot(
             self.config,
             record.kind,
+            ended=record,
             output=self.items[self._reported_count :],
             usage=self._usage_unreported,
             usage_total=self.usage_total,
-            reason=record.reason if record.kind == "incomplete" else None,
-            error=_error_of(record),
-            unconsumed=record.unconsumed,
         )
         return [*made, _TERMINALS[record.kind](0, ended)]
-
-
-def _error_of(record: Ended) -> dict[str, str] | None:
-    if record.error_code is None:
-        return None
-    return {"code": record.error_code, "message": record.error_message or record.error_code}

@@ -14,9 +14,17 @@ from agentloop.gate import Gate
 
 
 class Journal(Protocol):
-    """Every Response's records, in order."""
+    """Every Response's records, in order.
+
+    Attributes:
+        gate: knows what is durable.
+    """
 
     gate: Gate
+
+    @property
+    def position(self) -> int:
+        """The position of the last record."""
 
     def append(self, response_id: str, records: Sequence[AnyRecord]) -> int:
         """Keep these records; returns the position of the last one."""

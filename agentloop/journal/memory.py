@@ -14,13 +14,13 @@ class MemoryJournal:
     def __init__(self) -> None:
         self.gate = Gate()
         self._records: dict[str, list[AnyRecord]] = {}
-        self._position = 0
+        self.position = 0
 
     def append(self, response_id: str, records: Sequence[AnyRecord]) -> int:
         self._records.setdefault(response_id, []).extend(records)
-        self._position += len(records)
-        self.gate.advance(self._position)
-        return self._position
+        self.position += len(records)
+        self.gate.advance(self.position)
+        return self.position
 
     def read(self, response_id: str) -> list[AnyRecord]:
         return list(self._records.get(response_id, ()))

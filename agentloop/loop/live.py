@@ -1,272 +1,31 @@
-"""Every live Response, with the task that runs it and the links that hear it.
-
-`publish` is the one way out: what a Response has committed goes to the journal, then to the
-links under the position the journal gave, then to the loop that may wait for it.
-"""
+"""Every live Response, held strongly with the task that runs it; ended ones for a while."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator
 
-from msgspec import Struct
-
-from agentloop.behaviors.api import Behavior
-from agentloop.behaviors.attempts import Attempts
-from agentloop.breakdown import Breakdown, Timeline
-from agentloop.clock import Clock
-from agentloop.core.calls import Call
-from agentloop.core.context import EMPTY, Context, Entry
-from agentloop.core.fold import replay
-from agentloop.core.keys import CreateKeys
-from agentloop.core.records import AnyRecord, Config, Ended, Stopped, TurnStarted
-from agentloop.core.response import Response
-from agentloop.core.states import State
-from agentloop.engine.api import Engine, TokenIds
+from agentloop.core.context import EMPTY, Context
+from agentloop.core.keys import Keys
+from agentloop.core.response import parent_not_found
 from agentloop.errors import UnknownResponse
-from agentloop.journal.api import Journal
-from agentloop.loop.design import Design
-from agentloop.loop.sampling import HostedTools, Sampling
-from agentloop.loop.timer import Timer
-
-log = logging.getLogger(__name__)
+from agentloop.loop.live_response import Admitted, Listener, LiveResponse, Shared
 
 ENDED_MAX = 1_000  # ended Responses that still answer repeats, attaches and GET
-TIMED_OUT = "The tool gave no result in time."
-_NO_TIME_S = 0.001  # less may not move the clock at all
-
-
-class Listener(Protocol):
-    """Who hears a Response: a lane of a link.
-
-    Attributes:
-        link: the channel that the lane is on.
-    """
-
-    @property
-    def link(self) -> object: ...
-
-    def send(self, frames: Sequence[bytes], position: int) -> None:
-        """Events, to be written once `position` is durable."""
-
-    def rest(self, live: LiveResponse) -> None:
-        """The Response has stopped for the client, or ended."""
-
-    def lose(self, live: LiveResponse) -> None:
-        """Another lane took the Response over."""
-
-
-class World(Struct, frozen=True):
-    """What all Responses of a server share."""
-
-    clock: Clock
-    journal: Journal
-    attempts: Attempts
-    admit_result: Callable[[Call, str], Entry]
-    keepalive_s: float = 15.0
-
-
-class Plan(Struct, frozen=True):
-    """What admission resolved for one Response."""
-
-    config: Config
-    head: TokenIds[int]
-    entries: list[Entry]
-    design: Design
-    engine: Engine
-    behavior: Behavior
-    hosted: HostedTools
-    parent: Context = EMPTY
-    event_id: str | None = None
-
-
-class LiveResponse:
-    """One Response at work: its state, its loop, its listeners, its timers."""
-
-    def __init__(self, plan: Plan, world: World, received_s: float, byte_count: int) -> None:
-        self.response = Response(plan.config, plan.parent)
-        self.design = plan.design
-        self.event_id = plan.event_id
-        self.breakdown = Breakdown(received_s, byte_count)
-        self.listener: Listener | None = None
-        self.position = 0
-        self._observers: list[Listener] = []
-        self.task: asyncio.Task[None] | None = None
-        self._world = world
-        self._said_s = world.clock.now()
-        self._keepalive = Timer(world.clock, self._keep_alive)
-        self._tool_timeout = Timer(world.clock, self._expire_calls)
-        self._detach_ttl = Timer(world.clock, self._expire_detached)
-        self._sampling = Sampling(
-            self.response,
-            engine=plan.engine,
-            behavior=plan.behavior,
-            attempts=world.attempts,
-            hosted=plan.hosted,
-            clock=world.clock,
-            breakdown=self.breakdown,
-            publish=self.publish,
-        )
-
-    @property
-    def timeline(self) -> Timeline:
-        """Where the time of each turn so far went."""
-        return Timeline(self.response.id, self.design.name, self.breakdown.turns)
-
-    async def run(self) -> None:
-        """The loop; a bug in it ends the Response instead of leaving its client waiting."""
-        try:
-            await self._sampling.run()
-        except Exception:
-            log.exception("the loop of %r failed", self.response)
-            if self.is_open:
-                self.response.end("failed", error=("server_error", "the server failed"))
-                self.publish()
-        finally:
-            for timer in (self._keepalive, self._tool_timeout, self._detach_ttl):
-                timer.stop()
-
-    @property
-    def is_open(self) -> bool:
-        return self.response.is_open
-
-    def publish(self) -> None:
-        """Journal, then links, then the loop: whatever the Response has committed."""
-        commits = self.response.take()
-        if commits:
-            records = [commit.record for commit in commits]
-            self.position = self._world.journal.append(self.response.id, records)
-            self._send([frame for commit in commits for frame in commit.frames])
-            for record in records:
-                self._sampling.wake(record)
-                self._follow(record)
-        for refuse in self.response.take_refused_closes():
-            refuse()
-
-    def _send(self, frames: list[bytes]) -> None:
-        if not frames:
-            return
-        self._said_s = self._world.clock.now()
-        self.breakdown.send(sum(map(len, frames)))
-        for listener in (self.listener, *self._observers):
-            if listener is not None:
-                listener.send(frames, self.position)
-
-    def _follow(self, record: AnyRecord) -> None:
-        """What else a record brings: timers, the resting lane, the end of the task."""
-        if isinstance(record, TurnStarted):
-            self._keepalive.start(self._world.keepalive_s)
-        if record.kind in ("suspended", "appended", "resumed"):
-            self._watch_calls()
-        if isinstance(record, Stopped | Ended):
-            self._keepalive.stop()
-            if self.listener is not None:
-                self.listener.rest(self)
-        if isinstance(record, Ended) and self.task is not asyncio.current_task():
-            self.cancel()
-
-    def _watch_calls(self) -> None:
-        """The tool timeout runs while suspended, anew from each accepted append."""
-        self._tool_timeout.stop()
-        timeout_s = self.response.config.options.tool_timeout_s
-        if timeout_s is not None and self.response.state is State.SUSPENDED:
-            self._tool_timeout.start(timeout_s)
-
-    def cancel(self) -> None:
-        """Stop the loop; its engine work is aborted as it unwinds."""
-        if self.task is not None:
-            self.task.cancel()
-
-    # -- links ---------------------------------------------------------------------------------
-
-    def is_heard_on(self, link: object) -> bool:
-        """Whether any lane of this link is told of events."""
-        listeners = [*self._observers, *([self.listener] if self.listener else [])]
-        return any(listener.link is link for listener in listeners)
-
-    def observe(self, listener: Listener) -> None:
-        """This listener reads along."""
-        if listener is not self.listener and listener not in self._observers:
-            self._observers.append(listener)
-
-    def attach(self, listener: Listener) -> None:
-        """This listener takes over; the old one is told."""
-        self._forget(listener)
-        previous, self.listener = self.listener, listener
-        self._detach_ttl.stop()
-        if previous is not None and previous is not listener:
-            previous.lose(self)
-        if self.is_open:
-            self.response.attach()
-            self.publish()
-
-    def leave(self, listener: Listener) -> None:
-        """The listener's link is gone. Without its own, a Response waits for another, or ends."""
-        self._forget(listener)
-        if listener is not self.listener:
-            return
-        self.listener = None
-        if self.is_open:
-            self.response.lose_link()
-            self.publish()
-        ttl_s = self.response.config.options.detach_ttl_s
-        if self.is_open and ttl_s > 0:
-            self._detach_ttl.start(ttl_s)
-
-    def _forget(self, observer: Listener) -> None:
-        if observer in self._observers:
-            self._observers.remove(observer)
-
-    def close(self, refuse: Callable[[], None]) -> None:
-        """End well; `refuse` is called where that turns out to be impossible at the turn's end."""
-        self.response.close(refuse)
-        self.publish()
-
-    def supersede(self, lane: Listener) -> None:
-        """End for a new create on this lane, which does not hear the terminal: its client would
-        take it for the new Response's."""
-        if lane is not self.listener:
-            self._forget(lane)
-            return
-        self.listener = None
-        self.response.supersede()
-        self.publish()
-
-    def frames_after(self, sequence_number: int) -> list[bytes]:
-        """The numbered events after this one, made again from the records."""
-        records = self._world.journal.read(self.response.id)
-        return replay(self.response.config, records, self.response.parent)[sequence_number + 1 :]
-
-    # -- timers --------------------------------------------------------------------------------
-
-    def _keep_alive(self) -> None:
-        left_s = self._said_s + self._world.keepalive_s - self._world.clock.now()
-        if left_s < _NO_TIME_S:
-            self.response.keep_alive()
-            self.publish()
-            left_s = self._world.keepalive_s
-        self._keepalive.start(left_s)
-
-    def _expire_calls(self) -> None:
-        admit = self._world.admit_result
-        pending = self.response.calls.pending()
-        self.response.expire_calls({call.call_id: admit(call, TIMED_OUT) for call in pending})
-        self.publish()
-
-    def _expire_detached(self) -> None:
-        self.response.expire_detached()
-        self.publish()
+KEYS_MAX = 10_000
 
 
 class Live:
-    """Holds every Response and its task strongly, and ended ones for a while."""
+    """The Responses of one server, by id.
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.create_keys = CreateKeys()
+    Attributes:
+        create_keys: the id of the Response that each create's `event_id` made.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.create_keys: Keys[str] = Keys(KEYS_MAX)
         self._live: dict[str, LiveResponse] = {}
         self._ended: OrderedDict[str, LiveResponse] = OrderedDict()
 
@@ -274,16 +33,22 @@ class Live:
         return iter(tuple(self._live.values()))
 
     def create(
-        self, plan: Plan, listener: Listener, *, received_s: float, byte_count: int
+        self,
+        admitted: Admitted,
+        listener: Listener,
+        *,
+        parent: Context = EMPTY,
+        received_s: float,
+        byte_count: int,
     ) -> LiveResponse:
         """A new Response, told to its listener and started."""
-        live = LiveResponse(plan, self.world, received_s, byte_count)
+        live = LiveResponse(admitted, self.shared, parent, received_s, byte_count)
+        self._live[live.response.id] = live
         live.listener = listener
-        live.response.create(plan.head, plan.entries)
+        live.response.create(admitted.head, admitted.entries)
         live.publish()
         live.task = asyncio.get_running_loop().create_task(live.run(), name=live.response.id)
         live.task.add_done_callback(lambda _: self._retire(live))
-        self._live[live.response.id] = live
         return live
 
     def get(self, response_id: str) -> LiveResponse:
@@ -297,23 +62,39 @@ class Live:
             raise UnknownResponse(f"no Response {response_id!r}", param="response_id")
         return live
 
+    def parent(self, response_id: str | None) -> Context:
+        """The context that a create with this `previous_response_id` goes on from.
+
+        Raises:
+            ClientFault: `previous_response_not_found`.
+            StateConflict: `response_not_finished`.
+        """
+        if response_id is None:
+            return EMPTY
+        try:
+            response = self.get(response_id).response
+        except UnknownResponse:
+            raise parent_not_found(response_id) from None
+        if not (response.config.store or response.is_open):
+            raise parent_not_found(response_id)
+        return response.as_parent()
+
     def _retire(self, live: LiveResponse) -> None:
+        live.end_abandoned()
         response_id = live.response.id
         self._live.pop(response_id, None)
         self._ended[response_id] = live
         if len(self._ended) > ENDED_MAX:
             oldest_id, oldest = self._ended.popitem(last=False)
             self.create_keys.release(oldest.event_id)
-            self.world.journal.forget(oldest_id)
+            self.shared.journal.forget(oldest_id)
 
     async def close(self) -> None:
-        """End what is open as its link's loss would, and wait for every task."""
-        lives = tuple(self._live.values())
-        for live in lives:
-            if live.response.is_open:
-                live.response.end("incomplete", reason="detached")
-                live.publish()
-            live.cancel()
-        tasks = [live.task for live in lives if live.task is not None]
-        if tasks:
-            await asyncio.wait(tasks)
+        """End all as the loss of their links would, those that ends bring forth too, and wait
+        for every task."""
+        while lives := tuple(self._live.values()):
+            for live in lives:
+                live.end_detached()
+                live.cancel()
+            await asyncio.wait([live.task for live in lives if live.task is not None])
+            await asyncio.sleep(0)  # the tasks' callbacks retire them

@@ -9,18 +9,25 @@ A local tool is to this loop what a hosted one is: something to await. While it 
 client the Response is *suspended* (calls are pending) or *idle* (nothing is), and `response.done`
 says so. The loop ends with the Response's one terminal: its own, or one that a command made, in
 which case the task is cancelled.
+
+    _sample            one turn: steps become records; each whole call gets its future, then is
+                       announced
+    _run_hosted        await what the server runs
+    response.stop      suspend, rest idle, complete, or go straight on
+    _wait_for_client   await what the client runs
+
+`wake` is the other end: whoever publishes hands it every committed record.
 """
 
 from __future__ import annotations
 
 import asyncio
-from array import array
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from agentloop.behaviors.api import Behavior, Turn
 from agentloop.behaviors.attempts import Attempts
-from agentloop.breakdown import Breakdown
+from agentloop.breakdown import HOSTED_TOOLS, Breakdown
 from agentloop.clock import Clock
 from agentloop.core.calls import Call
 from agentloop.core.context import Entry
@@ -32,27 +39,22 @@ from agentloop.engine.api import (
     EngineUsage,
     Finish,
     Generation,
-    GenRequest,
     Prefix,
     PrefixLost,
     Script,
-    TokenIds,
 )
 from agentloop.errors import EngineFault
-from agentloop.loop.script import skip_ids
+from agentloop.loop.request import generation_request
 from agentloop.loop.steps import StepStream
 
-OUTPUT_TOKENS_MAX = 128_000
-NO_IDS: TokenIds[int] = array("I")
-BACKOFF_S, BACKOFF_MAX_S = 0.05, 2.0
-_SEED_STRIDE = 1_000_003  # keeps the turns of neighbouring seeds apart
+BACKOFF_S, BACKOFF_S_MAX = 0.05, 2.0
 
 
 class HostedTools(Protocol):
     """The tools that the server runs itself."""
 
     async def answer(self, call: Call) -> Entry:
-        """The call's result, rendered. A tool's failure is a result too."""
+        """The call's output, rendered. A tool's failure is an output too."""
 
 
 class Sampling:
@@ -83,7 +85,7 @@ class Sampling:
         self._breakdown = breakdown
         self._publish = publish
         self._prefix: Prefix | None = None
-        self._answers: dict[str, asyncio.Future[Any]] = {}
+        self._answers: dict[str, asyncio.Future[Entry]] = {}
         self._message: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
@@ -91,18 +93,21 @@ class Sampling:
         async with asyncio.TaskGroup() as tools:
             try:
                 while self.response.is_open:
-                    await self._sample(tools)
-                    if self.response.is_open:
+                    if await self._sample(tools):
                         await self._run_hosted()
-                    self._stop()
+                        self.response.stop()
+                    self._hand_off()
                     await self._wait_for_client()
             finally:
                 self._drop_answers()
 
     # -- one turn ------------------------------------------------------------------------------
 
-    async def _sample(self, tools: asyncio.TaskGroup) -> None:
-        """One turn, tried again from the recorded ids after a retryable failure."""
+    async def _sample(self, tools: asyncio.TaskGroup) -> bool:
+        """One turn, tried again from the recorded ids after a retryable failure.
+
+        Returns: whether the Response is still open.
+        """
         self._drop_answers()
         self._breakdown.start_turn(self.response.turn, self._clock.now())
         retries = self.response.config.options.engine_retries
@@ -113,12 +118,13 @@ class Sampling:
             if finish.error is None:
                 self._prefix = finish.prefix
                 self.response.end_turn(finish.reason, finish.usage.cached_tokens)
-                return
+                break
             self._prefix = None
             if not finish.error.is_retryable or attempt == retries:
                 self.response.end("failed", error=(finish.error.code, finish.error.message))
-                return
-            await self._clock.sleep(min(BACKOFF_S * 2**attempt, BACKOFF_MAX_S))
+                break
+            await self._back_off(attempt)
+        return self.response.is_open
 
     async def _generate(self, attempt: int, tools: asyncio.TaskGroup) -> Finish:
         """One generation: its steps become records, its calls are registered, then announced."""
@@ -136,18 +142,18 @@ class Sampling:
         finally:
             generation.cancel()
             self._breakdown.add("inference", submitted_s, self._clock.now())
-        assert stream.finish is not None, "the stream ends with the finish"
-        return stream.finish
+        return _checked(stream.finish)
 
     def _submit(self, attempt: int, stream: StepStream) -> Generation:
         """Continue the engine's prefix, or give it everything where it lost that."""
-        recorded = self.response.transcript.turn_ids if attempt else NO_IDS
-        script = skip_ids(self._plan(), len(recorded))
+        response, script = self.response, self._plan()
         try:
-            return self._engine.submit(self._request(attempt, script, recorded), stream)
+            request = generation_request(response, self._prefix, script, attempt)
+            return self._engine.submit(request, stream)
         except PrefixLost:
             self._prefix = None
-            return self._engine.submit(self._request(attempt, script, recorded), stream)
+            request = generation_request(response, None, script, attempt)
+            return self._engine.submit(request, stream)
 
     def _plan(self) -> Script:
         """What a simulated model says in this turn."""
@@ -157,19 +163,10 @@ class Sampling:
             Turn(response.turn, attempt, response.context, config.tools, config.seed)
         )
 
-    def _request(self, attempt: int, script: Script, recorded: TokenIds[int]) -> GenRequest:
-        response, config = self.response, self.response.config
-        ids = response.prompt_from(self._prefix.token_count if self._prefix else 0)
-        ids.extend(recorded)
-        return GenRequest(
-            id=f"{response.id}/{response.turn}/{attempt}",
-            prefix=self._prefix,
-            ids=ids,
-            script=script,
-            max_output_tokens=config.max_output_tokens or OUTPUT_TOKENS_MAX,
-            seed=config.seed * _SEED_STRIDE + response.turn,
-            output_count=len(recorded),
-        )
+    async def _back_off(self, attempt: int) -> None:
+        failed_s = self._clock.now()
+        await self._clock.sleep(min(BACKOFF_S * 2**attempt, BACKOFF_S_MAX))
+        self._breakdown.add("backoff", failed_s, self._clock.now())
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -184,40 +181,48 @@ class Sampling:
                 )
 
     async def _run_hosted(self) -> None:
-        """The results of the calls that the server runs, recorded in call order."""
+        """The outputs of the calls that the server runs, recorded in call order."""
         for call in self.response.calls.hosted():
             started_s = self._clock.now()
             output = await self._answers[call.call_id]
-            self._breakdown.add("hosted_tools", started_s, self._clock.now())
+            self._breakdown.add(HOSTED_TOOLS, started_s, self._clock.now())
             self.response.answer_hosted(call, output)
             self._publish()
 
-    def _stop(self) -> None:
-        """Suspend, rest, complete, or go straight on."""
-        if self.response.is_open:
-            self.response.stop()
+    def _hand_off(self) -> None:
+        """The turn's last frames are on their way."""
         self._publish()
         self._breakdown.stop(self._clock.now())
 
     async def _wait_for_client(self) -> None:
-        """Park on each call's future, in call order; or, idle, on the next message."""
-        for call in self.response.calls.of_turn:
-            if not call.is_hosted and self.response.is_open:
+        """Suspended: until each pending call is answered. Idle: until the next message."""
+        if self.response.state is State.SUSPENDED:
+            for call in self.response.calls.pending():
                 await self._answers[call.call_id]
-        if self.response.state is State.IDLE:
+        elif self.response.state is State.IDLE:
             self._message = asyncio.get_running_loop().create_future()
             await self._message
 
     def wake(self, record: AnyRecord) -> None:
         """A committed record may be what the loop waits for."""
         if isinstance(record, Appended | Expired):
-            for call_id in record.outputs:
-                self._answers[call_id].set_result(None)
+            for call_id, output in record.outputs.items():
+                self._answers[call_id].set_result(output)
             if record.kind == "resumed" and self._message is not None:
                 self._message.set_result(None)
                 self._message = None
 
     def _drop_answers(self) -> None:
+        """No future outlives its turn."""
         for answer in self._answers.values():
             answer.cancel()
         self._answers.clear()
+
+
+def _checked(finish: Finish | None) -> Finish:
+    """A finish that nobody here asked for, as when the engine closes, is a failure."""
+    assert finish is not None, "the stream ends with the finish"
+    if finish.reason != "cancel":
+        return finish
+    fault = EngineFault("the engine stopped", code="engine_closed", is_retryable=False)
+    return Finish("error", finish.usage, error=fault)

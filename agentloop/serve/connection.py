@@ -23,7 +23,7 @@ from agentloop.errors import (
 )
 from agentloop.link.api import Link
 from agentloop.loop.design import Design
-from agentloop.loop.live import LiveResponse
+from agentloop.loop.live_response import LiveResponse
 from agentloop.serve.lane import Lane, Received
 from agentloop.serve.service import Service
 from agentloop.wire import codec, events
@@ -68,7 +68,7 @@ class Connection:
 
     def _handle(self, message: ClientMessage, frame: bytes) -> None:
         received = Received(self._link.last_received_s, len(frame))
-        lane = self._lane(message.stream_id)
+        lane = self._lanes.get(message.stream_id) or self._new_lane(message.stream_id)
         match message:
             case Create():
                 self._create(message, lane, received, frame)
@@ -84,6 +84,8 @@ class Connection:
                 live = self._named(message, lane) or lane.target()
                 echo = codec.Envelope("", message.event_id, live.response.id, message.stream_id)
                 live.close(lambda: self._refuse(calls_pending(), echo))
+        if lane.state.current is not None:
+            self._lanes[lane.name] = lane
 
     def _create(self, message: Create, lane: Lane, received: Received, frame: bytes) -> None:
         """A new Response; or, for a key that is known, the one it made before."""
@@ -93,11 +95,11 @@ class Connection:
         if known is not None:
             self._repeat(known, lane)
             return
-        plan = self._service.plan(message, self._design)
-        keys.reserve(event_id, payload, plan.config.id)
+        admitted = self._service.admit(message, self._design)
+        keys.keep(event_id, payload, admitted.config.id)
         try:
-            lane.create(plan, received)
-        except AgentLoopError:
+            lane.create(admitted, received)
+        except BaseException:
             keys.release(event_id)
             raise
 
@@ -121,21 +123,22 @@ class Connection:
         if message.response_id is None:
             return None
         live = self._service.live.get(message.response_id)
-        if message.stream_id is not None and lane.queue.current is not live.response:
+        if message.stream_id is not None and lane.state.current is not live.response:
             raise ProtocolError(
                 "response_id and stream_id name different Responses; send one of them",
                 param="stream_id",
             )
         return live
 
-    def _lane(self, name: str | None) -> Lane:
-        if name not in self._lanes:
-            check_lane_name(name, sum(known is not None for known in self._lanes))
-            self._lanes[name] = Lane(name, self._link, self._service.live, self._refuse)
-        return self._lanes[name]
+    def _new_lane(self, name: str | None) -> Lane:
+        """A lane that is not known yet; it becomes known once it carries a Response."""
+        check_lane_name(name, sum(known is not None for known in self._lanes))
+        return Lane(name, self._link, self._service.live, self._refuse)
 
     def _refuse(self, fault: AgentLoopError, envelope: codec.Envelope) -> None:
-        self._link.send([codec.encode(error_event(fault, envelope))])
+        """One error frame, not before the records that it may reveal."""
+        position = self._service.live.shared.journal.position
+        self._link.send([codec.encode(error_event(fault, envelope))], position)
 
 
 def error_event(fault: AgentLoopError, envelope: codec.Envelope) -> events.ErrorEvent:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from agentloop.admission.admit import admit_input, fingerprint
-from agentloop.core.lanes import Queue
+from agentloop.core.lanes import LaneState
 from agentloop.errors import AgentLoopError, ProtocolError
 from agentloop.link.api import Link
-from agentloop.loop.live import Live, LiveResponse, Plan
+from agentloop.loop.live import Live
+from agentloop.loop.live_response import Admitted, LiveResponse
 from agentloop.wire import codec, events
 from agentloop.wire.requests import Append, Attach
 
@@ -27,7 +28,7 @@ class Received(Struct, frozen=True):
 class WaitingCreate(Struct):
     """A create that waits, with the appends that belong to it."""
 
-    plan: Plan
+    admitted: Admitted
     received: Received
     appends: list[tuple[Append, Received]] = []
 
@@ -43,33 +44,36 @@ class Lane:
     def __init__(self, name: str | None, link: Link, live: Live, refuse: Refuse) -> None:
         self.name = name
         self.link = link
-        self.queue: Queue[WaitingCreate] = Queue()
+        self.state: LaneState[WaitingCreate] = LaneState()
         self._live = live
         self._refuse = refuse
 
     # -- messages ------------------------------------------------------------------------------
 
-    def create(self, plan: Plan, received: Received) -> None:
+    def create(self, admitted: Admitted, received: Received) -> None:
         """Open a Response; the one that is open is superseded, after its turn if it is at work.
 
         Raises:
             LimitExceeded: `too_many_queued`.
+            ClientFault: the parent is not there, or not ready.
         """
-        create = self.queue.receive(WaitingCreate(plan, received))
+        create = self.state.receive(WaitingCreate(admitted, received))
         if create is not None:
             self._start(create)
 
     def _start(self, create: WaitingCreate) -> None:
-        previous = self.queue.current
+        parent = self._live.parent(create.admitted.config.previous_response_id)
+        previous = self.state.current
         if previous is not None and previous.is_open:
             self._live.get(previous.id).supersede(self)
         live = self._live.create(
-            create.plan,
+            create.admitted,
             self,
+            parent=parent,
             received_s=create.received.at_s,
             byte_count=create.received.byte_count,
         )
-        self.queue.carry(live.response)
+        self.state.carry(live.response)
         for message, received in create.appends:
             try:
                 self.append(message, received, live)
@@ -82,8 +86,8 @@ class Lane:
         Raises:
             ClientFault: the Response, a call, an item or the key is not right; nothing changed.
         """
-        if live is None and self.queue.last is not None:
-            self.queue.last.appends.append((message, received))
+        if live is None and self.state.last is not None:
+            self.state.last.appends.append((message, received))
             return
         live = live or self.target()
         response = live.response
@@ -107,14 +111,15 @@ class Lane:
             ProtocolError: `starting_after` names an event that was never said.
         """
         live = self._live.get(message.response_id)
-        self.queue.check_free_for(live.response)
+        self.state.check_free_for(live.response)
         next_seq = live.response.transcript.next_seq
         if not -1 <= message.starting_after < next_seq:
             raise ProtocolError(
                 f"starting_after must be -1 or a number that was said, below {next_seq}",
                 param="starting_after",
             )
-        self.queue.carry(live.response, is_observing=message.observe)
+        is_observing = message.observe and live.listener is not self
+        self.state.carry(live.response, is_observing=is_observing)
         if message.observe:
             live.observe(self)
         else:
@@ -141,7 +146,7 @@ class Lane:
         Raises:
             UnknownResponse: the lane carries none.
         """
-        return self._live.get(self.queue.target().id)
+        return self._live.get(self.state.target().id)
 
     # -- the Response's listener ---------------------------------------------------------------
 
@@ -149,21 +154,27 @@ class Lane:
         named = frames if self.name is None else codec.with_stream_id(frames, self.name)
         self.link.send(named, position)
 
-    def rest(self, live: LiveResponse) -> None:
+    def on_stop(self) -> None:
         """The turn's end is where a waiting create takes over."""
-        create = self.queue.next()
-        if create is not None:
-            self._start(create)
+        while (create := self.state.next()) is not None:
+            try:
+                self._start(create)
+                break
+            except AgentLoopError as fault:
+                event_id = create.admitted.event_id
+                self._live.create_keys.release(event_id)
+                self._refuse(fault, codec.Envelope("", event_id, None, self.name))
 
     def lose(self, live: LiveResponse) -> None:
         """Another lane took the Response over."""
         self.send([codec.encode(events.Detached(live.response.id))], live.position)
-        self.queue.carry(None)
-        self.rest(live)
+        if self.state.current is live.response:
+            self.state.carry(None)
+            self.on_stop()
 
     def end(self) -> None:
         """The link is gone."""
-        for create in self.queue.clear():
-            self._live.create_keys.release(create.plan.event_id)
-        if self.queue.current is not None and self.queue.current.is_open:
-            self._live.get(self.queue.current.id).leave(self)
+        for create in self.state.clear():
+            self._live.create_keys.release(create.admitted.event_id)
+        if self.state.current is not None and self.state.current.is_open:
+            self._live.get(self.state.current.id).leave(self)

@@ -1,26 +1,28 @@
-"""What every link of a server shares, and how a create becomes a plan."""
+"""What every link of a server shares, and how a create is admitted."""
 
 from __future__ import annotations
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from agentloop.admission.admit import admit_history, admit_tools
 from agentloop.admission.resolve import Resolver
 from agentloop.clock import Clock
-from agentloop.core.context import EMPTY, Context
 from agentloop.core.records import Config
-from agentloop.core.response import parent_not_found
-from agentloop.errors import ProtocolError, UnknownResponse
+from agentloop.errors import ProtocolError
 from agentloop.ids import IdSource
 from agentloop.loop.design import Design
-from agentloop.loop.live import Live, Plan
+from agentloop.loop.live import Live
+from agentloop.loop.live_response import Admitted
 from agentloop.serve.hosted import TableTools
 from agentloop.tokens.render import Head, render_head
 from agentloop.wire import codec
 from agentloop.wire.items import FunctionTool
 from agentloop.wire.requests import AgentLoopOptions, Create
 
+ENGINE_RETRIES_MAX = 100
+SECONDS_MAX = 31_536_000.0  # a year: what a timer is still good for
+BACKGROUND_TTL_S = 86_400.0
 _EFFORTS = ("low", "medium", "high")
 
 
@@ -41,19 +43,18 @@ class Service:
         await self.live.close()
         await self._resolver.close()
 
-    def plan(self, create: Create, design: Design) -> Plan:
+    def admit(self, create: Create, design: Design) -> Admitted:
         """Admit a create: resolve, validate, render. Changes nothing.
 
         Raises:
-            ClientFault: a field, an item, a tool, the model or the parent is not right.
+            ClientFault: a field, an item, a tool or the model is not right.
         """
         tools = admit_tools(create.tools)
         entries = admit_history(create.input)
-        parent = self._parent(create.previous_response_id)
         resolved = self._resolver.resolve(create)
         config = self._config(create, design, tools, resolved.seed)
         head = Head(config.instructions, config.tools, config.effort)
-        return Plan(
+        return Admitted(
             config=config,
             head=render_head(head),
             entries=entries,
@@ -61,7 +62,6 @@ class Service:
             engine=resolved.engine,
             behavior=resolved.behavior,
             hosted=self._tools,
-            parent=parent,
             event_id=create.event_id,
         )
 
@@ -85,21 +85,19 @@ class Service:
             is_background=create.background,
             max_output_tokens=_positive(create.max_output_tokens, "max_output_tokens"),
             effort=_effort(create),
+            tool_choice=Raw(b'"auto"') if create.tool_choice is UNSET else create.tool_choice,
+            temperature=1.0 if create.temperature is None else create.temperature,
+            top_p=1.0 if create.top_p is None else create.top_p,
             metadata=Raw(codec.encode(create.metadata or {})),
             prompt_cache_key=create.prompt_cache_key,
             seed=seed,
         )
 
     def _hosted(self, tools: tuple[FunctionTool | Raw, ...], design: Design) -> frozenset[str]:
-        """The listed tools that the server runs: its hosted kinds, and functions if it may."""
-        names: set[str] = set()
-        for tool in tools:
-            if isinstance(tool, FunctionTool):
-                if design.runs_functions:
-                    names.add(self._own(tool.name))
-            elif (kind := _kind_of(tool)) in self._tools:
-                names.add(kind)
-        return frozenset(names)
+        """The function tools that the server runs. Hosted kinds need no listing."""
+        if not design.runs_functions:
+            return frozenset()
+        return frozenset(self._own(tool.name) for tool in tools if isinstance(tool, FunctionTool))
 
     def _own(self, name: str) -> str:
         if name not in self._tools:
@@ -110,29 +108,19 @@ class Service:
             )
         return name
 
-    def _parent(self, response_id: str | None) -> Context:
-        if response_id is None:
-            return EMPTY
-        try:
-            response = self.live.get(response_id).response
-        except UnknownResponse:
-            raise parent_not_found(response_id) from None
-        if not (response.config.store or response.is_open):
-            raise parent_not_found(response_id)
-        return response.as_parent()
-
 
 def _options(create: Create, design: Design) -> AgentLoopOptions:
     options = create.agent_loop or AgentLoopOptions()
-    _not_negative(options.detach_ttl_s, "agent_loop.detach_ttl_s")
-    _not_negative(options.tool_timeout_s or 0.0, "agent_loop.tool_timeout_s")
-    _not_negative(options.engine_retries, "agent_loop.engine_retries")
-    return msgspec.structs.replace(options, final=options.final or design.final)
+    _in_range(options.detach_ttl_s, "agent_loop.detach_ttl_s")
+    _in_range(options.tool_timeout_s or 0.0, "agent_loop.tool_timeout_s")
+    _in_range(options.engine_retries, "agent_loop.engine_retries", ENGINE_RETRIES_MAX)
+    ttl_s = options.detach_ttl_s or (BACKGROUND_TTL_S if create.background else 0.0)
+    return msgspec.structs.replace(options, final=options.final or design.final, detach_ttl_s=ttl_s)
 
 
-def _not_negative(value: float, param: str) -> None:
-    if not 0 <= value < float("inf"):
-        raise ProtocolError(f"{param} must be zero or more, got {value}", param=param)
+def _in_range(value: float, param: str, most: float = SECONDS_MAX) -> None:
+    if not 0 <= value <= most:
+        raise ProtocolError(f"{param} must be from 0 to {most:g}, got {value:g}", param=param)
 
 
 def _positive(value: int | None, param: str) -> int | None:
@@ -144,11 +132,3 @@ def _positive(value: int | None, param: str) -> int | None:
 def _effort(create: Create) -> str:
     effort = (create.reasoning or {}).get("effort") or "medium"
     return effort if effort in _EFFORTS else "medium"
-
-
-_kind_decoder = msgspec.json.Decoder(dict[str, object])
-
-
-def _kind_of(tool: Raw) -> str:
-    kind = codec.decode_as(_kind_decoder, tool, "tools").get("type")
-    return kind if isinstance(kind, str) else ""

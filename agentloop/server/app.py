@@ -49,7 +49,11 @@ class Server(Struct):
 
 
 class App:
-    """The routes and the links that are open."""
+    """The routes and the links that are open.
+
+    Attributes:
+        is_ready: what `/readyz` says.
+    """
 
     def __init__(
         self, options: ServerOptions, service: Service, clock: Clock, recorder: Recorder | None
@@ -58,6 +62,7 @@ class App:
         self._service = service
         self._clock = clock
         self._recorder = recorder
+        self.is_ready = False
         self._links: set[WebSocketLink] = set()
 
     def make(self) -> web.Application:
@@ -66,8 +71,9 @@ class App:
         app.router.add_get("/v1/responses", self._responses)
         app.router.add_get("/v1/responses/{id}", self._response)
         app.router.add_get("/v1/responses/{id}/timeline", self._timeline)
-        app.router.add_get("/livez", self._alive)
-        app.router.add_get("/readyz", self._alive)
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
+        app.on_shutdown.append(self._say_goodbye)
         return app
 
     @web.middleware
@@ -89,7 +95,7 @@ class App:
         design = _design_of(request)
         if request.headers.get("Upgrade", "").lower() != "websocket":
             raise UpgradeRequired("GET /v1/responses is a WebSocket endpoint; send an upgrade")
-        gate = self._service.live.world.journal.gate
+        gate = self._service.live.shared.journal.gate
         link = await accept(request, clock=self._clock, gate=gate)
         if self._recorder is not None:
             link.tap = self._recorder.tap()
@@ -103,24 +109,33 @@ class App:
 
     async def _response(self, request: web.Request) -> web.StreamResponse:
         response = self._service.live.get(request.match_info["id"]).response
-        config, transcript = response.config, response.transcript
+        config, transcript, ended = response.config, response.transcript, response.ended
         if not config.store:
             raise UnknownResponse(f"no Response {config.id!r}", param="response_id")
-        status = response.state.value if response.state and not response.is_open else "in_progress"
-        shown = snapshot(config, status, output=transcript.items, usage=transcript.usage_total)
+        shown = snapshot(
+            config,
+            ended.kind if ended else "in_progress",
+            ended=ended,
+            output=transcript.items,
+            usage=transcript.usage_total,
+        )
         return _json(shown)
 
     async def _timeline(self, request: web.Request) -> web.StreamResponse:
         return _json(self._service.live.get(request.match_info["id"]).timeline)
 
-    async def _alive(self, request: web.Request) -> web.StreamResponse:
+    async def _livez(self, request: web.Request) -> web.StreamResponse:
         return web.Response(text="ok\n")
 
-    async def close(self) -> None:
-        """Say goodbye on every link."""
-        links = tuple(self._links)
+    async def _readyz(self, request: web.Request) -> web.StreamResponse:
+        status, text = (200, "ready\n") if self.is_ready else (503, "not ready\n")
+        return web.Response(status=status, text=text)
+
+    async def _say_goodbye(self, app: web.Application) -> None:
+        """No new connection comes any more: close every link."""
+        self.is_ready = False
         async with asyncio.TaskGroup() as group:
-            for link in links:
+            for link in tuple(self._links):
                 group.create_task(link.close(SERVICE_RESTART, "the server is going away"))
 
 
@@ -170,16 +185,16 @@ async def serve(
     recorder = Recorder(options.record_path, clock) if options.record_path else None
     app = App(options, service, clock, recorder)
     runner = web.AppRunner(app.make(), access_log=None, handle_signals=False)
-    await runner.setup()
     try:
+        await runner.setup()
         url = await _bind(runner, options)
         warm_up()
+        app.is_ready = True
         with _calm_collector():
             yield Server(url, service)
     finally:
-        await app.close()
-        await service.close()
         await runner.cleanup()
+        await service.close()
         if recorder is not None:
             recorder.close()
 

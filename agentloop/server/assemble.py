@@ -11,7 +11,8 @@ from agentloop.engine.sim.profiles import profile
 from agentloop.engine.sim.replica import SimEngine
 from agentloop.ids import IdSource
 from agentloop.journal.api import Journal
-from agentloop.loop.live import Live, World
+from agentloop.loop.live import Live
+from agentloop.loop.live_response import Shared
 from agentloop.serve.hosted import TableTools
 from agentloop.serve.service import Service
 from agentloop.server.options import ServerOptions
@@ -31,7 +32,7 @@ def assemble(
     Raises:
         ConfigError: an unknown profile, a script folder that is not there.
     """
-    world = World(
+    shared = Shared(
         clock=clock,
         journal=journal,
         attempts=Attempts(),
@@ -49,7 +50,7 @@ def assemble(
         seed=options.seed,
     )
     return Service(
-        live=Live(world),
+        live=Live(shared),
         resolver=resolver,
         tools=TableTools(toolbox or _toolbox(options, clock)),
         ids=IdSource(options.seed if options.is_reproducible else None),

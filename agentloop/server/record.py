@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,8 @@ from agentloop.clock import Clock
 from agentloop.errors import ConfigError
 from agentloop.link.api import Tap
 from agentloop.wire import codec
+
+log = logging.getLogger(__name__)
 
 
 class RecordedFrame(Struct):
@@ -24,7 +27,7 @@ class RecordedFrame(Struct):
 
 
 class Recorder:
-    """Appends lines to one file; each is flushed, so a running session can be read along.
+    """Writes lines to one file, anew; each is flushed, so a running session can be read along.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -32,12 +35,13 @@ class Recorder:
 
     def __init__(self, path: Path, clock: Clock) -> None:
         try:
-            self._file = path.open("ab")
+            self._file = path.open("wb")
         except OSError as error:
             raise ConfigError(f"cannot record to {path}: {error.strerror}") from error
         self._clock = clock
         self._started_s = clock.now()
         self._links = 0
+        self._is_broken = False
 
     def tap(self) -> Tap:
         """The tap of one more link."""
@@ -47,10 +51,20 @@ class Recorder:
         def write(direction: Literal["in", "out"], frame: bytes) -> None:
             t_s = self._clock.now() - self._started_s
             line = RecordedFrame(t_s, link, direction, len(frame), _as_json(frame))
-            self._file.write(codec.encode(line) + b"\n")
-            self._file.flush()
+            self._write(codec.encode(line) + b"\n")
 
         return write
+
+    def _write(self, line: bytes) -> None:
+        """A full disk ends the recording, never the session."""
+        if self._is_broken:
+            return
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            self._is_broken = True
+            log.error("recording stopped: %s", error.strerror)
 
     def close(self) -> None:
         """Close the file."""

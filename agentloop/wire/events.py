@@ -15,6 +15,7 @@ from agentloop.wire.items import AnyItem, ContentPart, ReasoningText
 PartOut = ContentPart | ReasoningText
 PLAIN_TEXT = Raw(b'{"format":{"type":"text"}}')
 NO_METADATA = Raw(b"{}")
+AUTO = Raw(b'"auto"')
 
 
 class InputDetails(Struct, gc=False):
@@ -60,7 +61,7 @@ class ResponseObject(Struct, kw_only=True):
     frequency_penalty: float = 0.0
     top_logprobs: int = 0
     text: Raw = PLAIN_TEXT
-    tool_choice: Raw | str = "auto"
+    tool_choice: Raw = AUTO
     tools: list[Raw] = []
     truncation: str = "disabled"
     usage: Usage | None = None

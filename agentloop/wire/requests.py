@@ -77,7 +77,6 @@ class Create(Struct, tag_field="type", tag="response.create", kw_only=True, omit
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     store: bool | None = None
-    stream: bool | None = None
     background: bool = False
     max_output_tokens: int | None = None
     reasoning: dict[str, Any] | None = None
@@ -98,7 +97,7 @@ class Append(Struct, tag_field="type", tag="response.append", kw_only=True, omit
     response_id: str | None = None
     stream_id: str | None = None
     event_id: str | None = None
-    client_metadata: dict[str, Any] | None = None
+    client_metadata: Raw | UnsetType = UNSET
 
 
 class Cancel(Struct, tag_field="type", tag="response.cancel", kw_only=True, omit_defaults=True):

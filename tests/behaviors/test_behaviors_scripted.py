@@ -13,7 +13,7 @@ from msgspec import Raw
 from agentloop.behaviors.scripted import Scripted, kind_of, repeated_ids
 from agentloop.engine.api import Fault, Sample, Stall
 from agentloop.errors import ProtocolError
-from agentloop.loop.script import skip_ids
+from agentloop.loop.request import skip_ids
 from agentloop.tokens.render import Said, SaidCall, SaidReasoning, SaidText, render_turn
 from agentloop.tokens.vocabulary import CALL, RETURN, vocabulary
 from agentloop.wire.items import FunctionTool

@@ -361,7 +361,7 @@ class Life:
         for slip in (
             self.response.supersede,
             self.response.lose_link,
-            self.response.expire_detached,
+            self.response.end_detached,
             self.response.attach,
             self.response.keep_alive,
             lambda: self.response.start_turn(0),

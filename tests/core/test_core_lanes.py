@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentloop.core.keys import CreateKeys
-from agentloop.core.lanes import LANES_MAX, WAITING_MAX, Queue, check_lane_name
+from agentloop.core.keys import Keys
+from agentloop.core.lanes import LANES_MAX, WAITING_MAX, LaneState, check_lane_name
 from agentloop.errors import (
     KeyConflict,
     LimitExceeded,
@@ -18,7 +18,7 @@ from tests.core.core_kit import in_state
 
 @pytest.mark.parametrize("state", ["created", "sampling"])
 def test_4_1_creates_wait_for_the_turns_end_first_in_first_out(state: str) -> None:
-    queue: Queue[int] = Queue()
+    queue: LaneState[int] = LaneState()
     queue.carry(in_state(state).response)
     assert [queue.receive(number) for number in range(WAITING_MAX)] == [None] * 16
     with pytest.raises(LimitExceeded) as caught:
@@ -32,7 +32,7 @@ def test_4_1_creates_wait_for_the_turns_end_first_in_first_out(state: str) -> No
 
 @pytest.mark.parametrize("state", [None, "suspended", "idle", "completed"])
 def test_4_1_a_create_starts_where_no_turn_runs(state: str | None) -> None:
-    queue: Queue[str] = Queue()
+    queue: LaneState[str] = LaneState()
     if state is not None:
         queue.carry(in_state(state).response)
     assert queue.receive("create") == "create"
@@ -40,7 +40,7 @@ def test_4_1_a_create_starts_where_no_turn_runs(state: str | None) -> None:
 
 
 def test_4_1_a_response_yields_while_more_creates_wait() -> None:
-    queue: Queue[int] = Queue()
+    queue: LaneState[int] = LaneState()
     first, second, third = (in_state("sampling").response for _ in range(3))
     queue.carry(first)
     queue.receive(1)
@@ -54,7 +54,7 @@ def test_4_1_a_response_yields_while_more_creates_wait() -> None:
 
 
 def test_4_1_nothing_waits_once_the_link_is_gone() -> None:
-    queue: Queue[int] = Queue()
+    queue: LaneState[int] = LaneState()
     queue.carry(in_state("sampling").response)
     queue.receive(1)
     queue.clear()
@@ -63,7 +63,7 @@ def test_4_1_nothing_waits_once_the_link_is_gone() -> None:
 
 
 def test_5_3_a_lane_carries_one_response() -> None:
-    queue: Queue[int] = Queue()
+    queue: LaneState[int] = LaneState()
     mine, other = in_state("idle").response, in_state("idle").response
     queue.check_free_for(mine)
     queue.carry(mine)
@@ -76,7 +76,7 @@ def test_5_3_a_lane_carries_one_response() -> None:
 
 
 def test_5_3_a_frame_without_an_id_needs_a_response_on_its_lane() -> None:
-    queue: Queue[int] = Queue()
+    queue: LaneState[int] = LaneState()
     with pytest.raises(UnknownResponse) as caught:
         queue.target()
     assert (caught.value.code, caught.value.status) == ("response_not_found", 400)
@@ -109,9 +109,9 @@ def test_lane_names_that_are_refused(name: str, known: int, code: str) -> None:
 
 
 def test_3_5_a_create_with_a_known_key_is_the_response_it_made() -> None:
-    keys = CreateKeys()
+    keys: Keys[str] = Keys()
     assert keys.find("k", b"one") is None
-    keys.reserve("k", b"one", "resp_a")
+    keys.keep("k", b"one", "resp_a")
     assert keys.find("k", b"one") == "resp_a"
     with pytest.raises(KeyConflict):
         keys.find("k", b"two")
@@ -120,14 +120,14 @@ def test_3_5_a_create_with_a_known_key_is_the_response_it_made() -> None:
 
 
 def test_3_5_creates_without_a_key_are_all_new() -> None:
-    keys = CreateKeys()
-    keys.reserve(None, b"", "resp_a")
+    keys: Keys[str] = Keys()
+    keys.keep(None, b"", "resp_a")
     assert keys.find(None, b"") is None
     keys.release(None)
 
 
 def test_3_5_the_oldest_keys_are_forgotten() -> None:
-    keys = CreateKeys(keys_max=2)
+    keys: Keys[str] = Keys(keys_max=2)
     for key in "abc":
-        keys.reserve(key, b"", f"resp_{key}")
+        keys.keep(key, b"", f"resp_{key}")
     assert [keys.find(key, b"") for key in "abc"] == [None, "resp_b", "resp_c"]

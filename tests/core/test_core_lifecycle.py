@@ -193,7 +193,6 @@ def test_4_4_a_close_that_meets_calls_or_a_message_is_refused(meets: str) -> Non
         ({}, False),
         ({"detach_ttl_s": 0.0}, False),
         ({"detach_ttl_s": 86_400.0}, True),
-        ({"is_background": True}, True),
     ],
 )
 @pytest.mark.parametrize("state", ["created", "sampling", "suspended", "idle"])

@@ -32,7 +32,6 @@ OPTIONS = st.fixed_dictionaries(
         "final": st.sampled_from([None, "hold", "hold", "complete"]),
         "detach_ttl_s": st.sampled_from([0.0, 60.0, 60.0]),
         "on_tool_timeout": st.sampled_from(["incomplete", "result", "result"]),
-        "is_background": st.booleans(),
         "says_done": st.sampled_from([True] * 5 + [False]),
     }
 )

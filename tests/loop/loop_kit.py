@@ -20,7 +20,8 @@ from agentloop.engine.api import Engine, Fault, Finish, Generation, GenRequest, 
 from agentloop.engine.sim.profiles import INSTANT, Profile
 from agentloop.engine.sim.replica import SimEngine
 from agentloop.journal.memory import MemoryJournal
-from agentloop.loop.live import Live, LiveResponse, Plan, World
+from agentloop.loop.live import Live
+from agentloop.loop.live_response import Admitted, LiveResponse, Shared
 from agentloop.serve.append import WS_APPEND
 from agentloop.tokens.render import Head, Said, render_head, render_items, render_turn
 from agentloop.wire.items import Message
@@ -84,7 +85,7 @@ class Ear:
             if event["type"] in STOPS and event["response"].get("state") != "sampling":
                 self._stops.release()
 
-    def rest(self, live: LiveResponse) -> None: ...
+    def on_stop(self) -> None: ...
 
     def lose(self, live: LiveResponse) -> None: ...
 
@@ -146,7 +147,7 @@ class Kit:
         self.sim = SimEngine(profile, clock)
         self.engine = Spy(self.sim, clock)
         self.journal = MemoryJournal()
-        self.live = Live(World(clock, self.journal, Attempts(), admit_result))
+        self.live = Live(Shared(clock, self.journal, Attempts(), admit_result))
         self.count = 0
 
     def start(
@@ -169,7 +170,7 @@ class Kit:
             options=options or AgentLoopOptions(final="hold"),
         )
         message = Message(role="user", content="go")
-        chosen = Plan(
+        chosen = Admitted(
             config=config,
             head=render_head(Head()),
             entries=[Entry(message, render_items([message]))],

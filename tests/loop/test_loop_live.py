@@ -17,7 +17,8 @@ from agentloop.engine.api import GenRequest, Script, Sink, Stall
 from agentloop.engine.sim.profiles import GPU65
 from agentloop.engine.sim.replica import SimGeneration
 from agentloop.errors import Deadlock, UnknownResponse
-from agentloop.loop.live import ENDED_MAX, LiveResponse
+from agentloop.loop.live import ENDED_MAX
+from agentloop.loop.live_response import LiveResponse
 from agentloop.tokens.render import SaidCall, SaidText
 from agentloop.wire.requests import AgentLoopOptions
 from tests.loop.loop_kit import Ear, Kit, check_ended, run, script_of, user
@@ -191,8 +192,9 @@ def test_close_ends_everything_once() -> None:
         started = [kit.start(always(script)) for script in (LONG, CALL, script_of())]
         await kit.clock.sleep(1.0)
         await kit.live.close()
+        ends = ["response.incomplete", "response.incomplete", "response.completed"]
+        assert [ear.types()[-1] for _, ear in started] == ends
         for live, ear in started:
-            assert ear.types()[-1] == "response.incomplete"
             check_ended(kit, live, ear)
 
     run(main, GPU65)

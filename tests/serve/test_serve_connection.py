@@ -104,7 +104,7 @@ def test_bug_of_ours_costs_one_error_frame(
     async def main(peer: Peer, world: World, clock: Clock) -> None:
         await peer.ask(CREATE)
         with monkeypatch.context() as patch:
-            patch.setattr(Service, "plan", fail)
+            patch.setattr(Service, "admit", fail)
             (error,) = await peer.ask({**CREATE, "event_id": "k"})
         assert error["status"] == 500
         assert error["event_id"] == "k"

@@ -116,7 +116,7 @@ def test_unknown_type_is_told_what_is_known() -> None:
 
 RIGHT_FRAMES: list[tuple[bytes, ClientMessage]] = [
     (b'{"type":"response.create","model":"m"}', Create(model="m")),
-    (b'{"model":"m","type":"response.create","stream":true}', Create(model="m", stream=True)),
+    (b'{"model":"m","type":"response.create","stream":true}', Create(model="m")),
     (
         b'{"type":"response.append","input":[ {"x": 1} ],"event_id":"k"}',
         Append(input=msgspec.Raw(b'[ {"x": 1} ]'), event_id="k"),
