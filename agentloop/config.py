@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ def base_url(text: str) -> str:
     try:
         parts = urlsplit(text)
         has_host = bool(parts.hostname) and parts.port != 0
+        (parts.hostname or "").encode("idna")  # refuses labels that are empty or too long
     except ValueError as error:
         raise ConfigError(f"{text!r} is no URL: {error}") from error
     if parts.scheme not in _SCHEMES or not has_host or parts.query or parts.fragment:
@@ -81,6 +83,18 @@ def port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65_535:
         raise ConfigError(f"{text!r} is no port; give a number from 0 to 65535")
     return int(text)
+
+
+def seed(text: str) -> int:
+    """A seed, as wide as the wire carries it: 64 bits with their sign.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    with suppress(ValueError):  # which Python also raises for thousands of digits
+        if -(2**63) <= (value := int(text)) < 2**63:
+            return value
+    raise ConfigError(f"{text!r} is no seed; give a whole number within 64 bits")
 
 
 def seconds(text: str) -> float:

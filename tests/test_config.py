@@ -24,7 +24,19 @@ def test_a_server_url_becomes_its_base(text: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "h:1", "ftp://h", "http://", "http://h:99999", "http://[::1", "http://h?x=1"]
+    "text",
+    [
+        "",
+        "h:1",
+        "ftp://h",
+        "http://",
+        "http://h:99999",
+        "http://[::1",
+        "http://h?x=1",
+        "http://..:1",
+        "http://a..b",
+        f"http://{'a' * 64}.com",
+    ],
 )
 def test_another_url_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -69,6 +81,17 @@ def test_what_is_no_port_is_refused(text: str) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no duration"):
         config.seconds(text)
+
+
+@pytest.mark.parametrize("text", ["x", "", "1.5", str(2**63), str(-(2**63) - 1), "9" * 5_000])
+def test_what_is_no_seed_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no seed"):
+        config.seed(text)
+
+
+@pytest.mark.parametrize("seed", [0, -(2**63), 2**63 - 1])
+def test_a_seed_has_64_bits(seed: int) -> None:
+    assert config.seed(str(seed)) == seed
 
 
 def test_ports_and_durations() -> None:

@@ -45,6 +45,7 @@ class Agent:
         self._observer = observer
         self._clock = clock
         self._progress = Progress(observer, is_local=not drive.is_server_run)
+        self._called: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._answers: dict[str, FunctionCallOutput | CustomToolCallOutput] = {}
         self._pending: tuple[str, ...] = ()
@@ -69,6 +70,9 @@ class Agent:
             await self._converse(request)
         except LinkClosed as closed:
             self._blame(closed)
+        except ProtocolError:  # what this server still says tells us nothing: don't wait for it
+            self._drive.cancel()
+            raise
         except BaseException:
             await self._cancel()
             raise
@@ -93,6 +97,7 @@ class Agent:
         event = await self._drive.recv()
         item = self._progress.feed(event, self._clock.now())
         if isinstance(item, CallItem) and not self._drive.is_server_run:
+            self._check_new(item.call_id)
             self._running[item.call_id] = group.create_task(self._run_tool(item))
         stop = self._drive.stop_of(event)
         if stop is not None:
@@ -121,6 +126,12 @@ class Agent:
         self._check_known(stop.pending)
         self._pending = stop.pending
         self._answer_if_ready()
+
+    def _check_new(self, call_id: str) -> None:
+        """A call made twice would run twice."""
+        if call_id in self._called:
+            raise ProtocolError(f"the server made call {call_id!r} twice")
+        self._called.add(call_id)
 
     def _check_known(self, call_ids: Sequence[str]) -> None:
         for call_id in call_ids:

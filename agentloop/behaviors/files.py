@@ -22,7 +22,7 @@ from agentloop.wire.requests import ScriptedPart
 
 BUNDLED: Final = Path(__file__).with_name("scripts")
 
-_PLAIN_NAME = re.compile(r"\w[\w.-]*")
+_PLAIN_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 
 
 class ScriptFile(Struct, forbid_unknown_fields=True, frozen=True):

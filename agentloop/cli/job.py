@@ -97,6 +97,9 @@ def prepare(options: argparse.Namespace, scratch: Path, clock: Clock) -> Job:
 
 
 def _check_options(options: argparse.Namespace) -> None:
+    for name, text in (("TASK", options.task), ("--check", options.check)):
+        if text is not None and not clean(text).strip():
+            raise ConfigError(f"{name} is empty; say what it is, or leave it out")
     if options.trajectory is None:
         if options.paced:
             raise ConfigError("--paced needs --trajectory")

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import signal
-import sys
+import errno
 import tempfile
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import uvloop
 
-from agentloop.cli import run, serve
+from agentloop.cli import run, serve, streams
+from agentloop.cli.signals import Signals
 from agentloop.errors import AgentLoopError, ConfigError
 
 COMMANDS = (run, serve)
 RUN_FAILED, WRONG_OPTION = 1, 2
 
-Command = Callable[[argparse.Namespace], Awaitable[int]]
+# No bugs of ours: there is no room, or the device is broken.
+_REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,22 +39,29 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Nothing is raised, but SystemExit by `--help`."""
+    streams.open_missing()
+    signals = Signals()
     try:
-        options = _parser().parse_args(arguments)
-        return _run(options.command, options)
+        return _run(arguments, signals)
     except ConfigError as error:
         return _complain(error.message, WRONG_OPTION)
     except AgentLoopError as error:
         return _complain(error.message, RUN_FAILED)
-    except KeyboardInterrupt:
-        return _complain("interrupted", 128 + signal.SIGINT)
     except asyncio.CancelledError:
-        return _complain("terminated", 128 + signal.SIGTERM)
+        return _complain(*signals.ending())
     except BrokenPipeError:
-        _forget_stdout()
         return RUN_FAILED
     except Exception as error:
-        return _complain(_describe_bug(error), RUN_FAILED)
+        return _complain(_describe(error), RUN_FAILED)
+    finally:
+        streams.let_go()
+        signals.restore()
+
+
+def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
+    options = _parser().parse_args(arguments)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(signals.cancelling(options.command(options)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,27 +72,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(command: Command, options: argparse.Namespace) -> int:
-    """Ctrl-C and SIGTERM cancel the command, which then has the time to end cleanly."""
-
-    async def cancellable() -> int:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await command(options)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(cancellable())
-
-
 def _complain(message: str, code: int) -> int:
-    print(f"agentloop: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    streams.complain(message)
     return code
 
 
-def _forget_stdout() -> None:
-    """Nobody reads it any more: let nothing be flushed into it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _describe(error: Exception) -> str:
+    """What the system refused (a full disk, mostly), or a bug."""
+    if isinstance(error, OSError) and error.errno in _REFUSALS:
+        return f"cannot write {error.filename or 'the output'}: {error.strerror}"
+    return _describe_bug(error)
 
 
 def _describe_bug(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+from rich.measure import Measurement
 from rich.table import Table
 
 from agentloop.agent.api import CallReport, Outcome
@@ -16,6 +17,9 @@ from agentloop.wire.events import Usage
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_COLUMNS = ("turn", "inference ms", "API ms", "network ms", "client ms", "up B", "down B")
+_WIDTH_UNBOUNDED = 10_000
 
 
 class CallShown(Struct):
@@ -102,7 +106,7 @@ def show(console: Console, report: RunReport) -> None:
     """The report for people."""
     console.print()
     if report.breakdown is not None:
-        console.print(_table(report.breakdown))
+        show_breakdown(console, report.breakdown)
     usage = report.usage
     tokens = f", {usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else ""
     counts = f"{report.turns} turns, {len(report.calls)} calls{tokens}"
@@ -118,15 +122,33 @@ def show(console: Console, report: RunReport) -> None:
         console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
 
 
+def show_breakdown(console: Console, breakdown: BreakdownShown) -> None:
+    """A table; where the console is too narrow for one, a line for each number."""
+    table = _table(breakdown)
+    unbounded = console.options.update(width=_WIDTH_UNBOUNDED)
+    if Measurement.get(console, unbounded, table).minimum <= console.width:
+        console.print(table)
+        return
+    for row in _rows(breakdown):
+        for name, cell in zip(_COLUMNS, row, strict=True):
+            console.print(f"{name} {cell}", highlight=False, soft_wrap=True)
+
+
 def _table(breakdown: BreakdownShown) -> Table:
     table = Table(caption=f"inference: {breakdown.inference}", caption_justify="left")
-    for name in ("turn", "inference ms", "API ms", "network ms", "client ms", "up B", "down B"):
+    for name in _COLUMNS:
         table.add_column(name, justify="right")
-    for turn in breakdown.turns:
-        table.add_row(str(turn.turn + 1), *_cells(turn))
+    *turns, total = _rows(breakdown)
+    for turn in turns:
+        table.add_row(*turn)
     table.add_section()
-    table.add_row("total", *_cells(breakdown.total), style="bold")
+    table.add_row(*total, style="bold")
     return table
+
+
+def _rows(breakdown: BreakdownShown) -> list[list[str]]:
+    turns = [[str(turn.turn + 1), *_cells(turn)] for turn in breakdown.turns]
+    return [*turns, ["total", *_cells(breakdown.total)]]
 
 
 def _cells(turn: TurnBreakdown) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +23,7 @@ from agentloop.cli.display import ConsoleObserver
 from agentloop.cli.embedded import embedded_server
 from agentloop.cli.job import Job, check, prepare
 from agentloop.cli.report import RunReport, breakdown_shown, calls_shown, problems_of, show
+from agentloop.cli.streams import complain
 from agentloop.clock import Clock, WallClock
 from agentloop.drive.drives import DRIVES
 from agentloop.engine.sim.profiles import PROFILES, profile
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PROFILE = "spark1000"
 
+_RECORD_STOPPED = re.compile(r"recording to .+ stopped: .+")
 _timeline_decoder = msgspec.json.Decoder(Timeline)
 
 
@@ -63,7 +65,7 @@ def add_parser(subparsers: Any) -> None:
         help="replay a recorded session (mini-swe-agent .json, SWE-agent .traj)")  # fmt: skip
     add("--paced", action="store_true", help="recorded tools take as long as they did")
     add("--record", type=config.new_file, metavar="FILE", help="write every frame as a JSON line")
-    add("--seed", type=int, help="seed of behavior and engine (default 0)")
+    add("--seed", type=config.seed, help="seed of behavior and engine (default 0)")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     parser.set_defaults(command=run)
 
@@ -82,19 +84,20 @@ async def run(options: argparse.Namespace) -> int:
         else:
             show(Console(), report)
     for problem in report.problems:
-        print(f"agentloop: {problem}", file=sys.stderr)
+        complain(problem)
     return 1 if report.problems else 0
 
 
 async def _run_job(options: argparse.Namespace, job: Job, scratch: Path, clock: Clock) -> RunReport:
     observer: Observer = Silent() if options.json else ConsoleObserver(Console())
+    log_path = scratch / "server.log"
     async with AsyncExitStack() as stack:
         url, tap = options.url, None
         if url is None:
-            started = embedded_server(_serve_options(options, job), scratch / "server.log")
+            started = embedded_server(_serve_options(options, job), log_path)
             url = await stack.enter_async_context(started)
         elif options.record is not None:
-            tap = _mirrored(stack, options.record, clock)
+            tap = _mirrored(stack, options.record, clock, log_path)
         drive = await DRIVES[options.design].connect(url, clock=clock, ids=IdSource(), tap=tap)
         outcome = await Agent(drive, job.toolbox, observer, clock).run(job.request)
         timeline = await _fetch_timeline(url, outcome)
@@ -116,7 +119,10 @@ async def _run_job(options: argparse.Namespace, job: Job, scratch: Path, clock: 
         check=verdict,
         workspace=str(job.workspace) if is_workspace_kept else None,
         record=options.record and str(options.record),
-        problems=problems_of(outcome, turns, job.turns_expected, verdict),
+        problems=[
+            *problems_of(outcome, turns, job.turns_expected, verdict),
+            *_problems_of_record(log_path),
+        ],
     )
 
 
@@ -129,16 +135,31 @@ def _serve_options(options: argparse.Namespace, job: Job) -> list[str]:
     return serve
 
 
-def _mirrored(stack: AsyncExitStack, path: Path, clock: Clock) -> Tap:
+def _mirrored(stack: AsyncExitStack, path: Path, clock: Clock, log_path: Path) -> Tap:
     """A client's tap that records as the server would: what we send comes in there."""
+    handler = logging.FileHandler(log_path)
+    logging.getLogger().addHandler(handler)
+    stack.callback(handler.close)
+    stack.callback(logging.getLogger().removeHandler, handler)
     recorder = Recorder(path, clock)
-    stack.callback(recorder.close)
+    stack.callback(_close, recorder)
     write = recorder.tap()
 
     def tap(direction: Literal["in", "out"], frame: bytes) -> None:
         write("out" if direction == "in" else "in", frame)
 
     return tap
+
+
+def _close(recorder: Recorder) -> None:
+    with suppress(OSError):  # of a full disk, it has told already
+        recorder.close()
+
+
+def _problems_of_record(log_path: Path) -> list[str]:
+    """Where the record is not whole: whoever writes it can only log that."""
+    said = log_path.read_text(errors="replace") if log_path.exists() else ""
+    return _RECORD_STOPPED.findall(said)
 
 
 async def _fetch_timeline(url: str, outcome: Outcome) -> Timeline | None:

@@ -39,7 +39,8 @@ def add_parser(subparsers: Any) -> None:
     add("--record", type=config.new_file, metavar="FILE", help="write every frame as a JSON line")
     add("--keepalive-s", type=config.seconds, default=15.0, metavar="S",
         help="say that a silent Response is at work this often (default %(default)g)")  # fmt: skip
-    add("--seed", type=int, default=0, help="seed of behaviors and engines (default %(default)s)")
+    add("--seed", type=config.seed, default=0,
+        help="seed of behaviors and engines (default %(default)s)")  # fmt: skip
     add("--memory", action="store_true", help="keep everything in memory (the default)")
     add("--until-stdin-closes", action="store_true",
         help="end with whoever holds the other end of standard input")  # fmt: skip

@@ -39,6 +39,7 @@ from agentloop.wire.events import PendingCall
 from agentloop.wire.items import CustomToolCallOutput, FunctionCallOutput, OutputItem
 
 CLOSES_MAX = 16
+MESSAGES_MAX = 1_024
 
 
 class Commit(Struct):
@@ -189,6 +190,7 @@ class Response(Fold):
         Raises:
             ClientFault: `response_already_completed`, `call_not_found`.
             StateConflict: `call_already_resolved`, `not_appendable`.
+            LimitExceeded: `too_many_queued`.
         """
         self._check_open()
         if not self.config.parks:
@@ -198,6 +200,11 @@ class Response(Fold):
             )
         outputs = self.calls.select((i, e) for i, e in entries if isinstance(e.item, OutputItem))
         messages = [e for _, e in entries if not isinstance(e.item, OutputItem)]
+        if len(self.waiting) + len(messages) > MESSAGES_MAX:
+            raise LimitExceeded(
+                f"at most {MESSAGES_MAX} messages may wait; send them after the turn's end",
+                code="too_many_queued",
+            )
         self._commit(
             Appended(
                 kind="resumed" if self._resumes(outputs, messages) else "appended",

@@ -29,7 +29,7 @@ async def fetch(url: str, *, timeout_s: float = 10.0) -> bytes:
                 body += chunk
                 if len(body) > _BODY_BYTES_MAX:
                     raise LinkClosed(f"{url} answers with more than {_BODY_BYTES_MAX} bytes")
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+    except (aiohttp.ClientError, OSError, UnicodeError) as error:  # the last: a host is no name
         raise LinkClosed(f"cannot get {url}: {str(error) or type(error).__name__}") from error
     if response.status != 200:
         refused = LinkClosed(f"{url} answered with HTTP status {response.status}")

@@ -116,7 +116,7 @@ async def connect(
             )
     except BaseException as error:
         await session.close()
-        if isinstance(error, aiohttp.ClientError | OSError | TimeoutError):
+        if isinstance(error, aiohttp.ClientError | OSError | UnicodeError):  # of the host's name
             raise _cannot_connect(url, error) from error
         raise
     assert isinstance(socket, _ClientSocket)

@@ -13,6 +13,7 @@ from agentloop.errors import UnknownResponse
 from agentloop.loop.live_response import Admitted, Listener, LiveResponse, Shared
 
 ENDED_MAX = 1_000  # ended Responses that still answer repeats, attaches and GET
+ENDED_BYTES_MAX = 256 * 2**20  # what their clients sent and heard
 KEYS_MAX = 10_000
 
 
@@ -28,6 +29,8 @@ class Live:
         self.create_keys: Keys[str] = Keys(KEYS_MAX)
         self._live: dict[str, LiveResponse] = {}
         self._ended: OrderedDict[str, LiveResponse] = OrderedDict()
+        self._ended_bytes = 0
+        self._forgotten: set[str] = set()
 
     def __iter__(self) -> Iterator[LiveResponse]:
         return iter(tuple(self._live.values()))
@@ -79,15 +82,30 @@ class Live:
             raise parent_not_found(response_id)
         return response.as_parent()
 
+    def forget(self, response_id: str) -> None:
+        """Nobody may ask for this Response any more: it is gone as soon as it has ended."""
+        if response_id in self._ended:
+            self._drop(response_id)
+        elif response_id in self._live:
+            self._forgotten.add(response_id)
+
     def _retire(self, live: LiveResponse) -> None:
         live.end_abandoned()
         response_id = live.response.id
         self._live.pop(response_id, None)
         self._ended[response_id] = live
-        if len(self._ended) > ENDED_MAX:
-            oldest_id, oldest = self._ended.popitem(last=False)
-            self.create_keys.release(oldest.event_id)
-            self.shared.journal.forget(oldest_id)
+        self._ended_bytes += live.byte_count
+        if response_id in self._forgotten:
+            self._drop(response_id)
+        while len(self._ended) > ENDED_MAX or self._ended_bytes > ENDED_BYTES_MAX:
+            self._drop(next(iter(self._ended)))
+
+    def _drop(self, response_id: str) -> None:
+        live = self._ended.pop(response_id)
+        self._ended_bytes -= live.byte_count
+        self._forgotten.discard(response_id)
+        self.create_keys.release(live.event_id)
+        self.shared.journal.forget(response_id)
 
     async def close(self) -> None:
         """End all as the loss of their links would, those that ends bring forth too, and wait

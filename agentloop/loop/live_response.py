@@ -95,6 +95,7 @@ class LiveResponse:
         self.breakdown = Breakdown(received_s, byte_count)
         self.listener: Listener | None = None
         self.position = 0
+        self.byte_count = byte_count  # all that was received and said
         self._observers: list[Listener] = []
         self.task: asyncio.Task[None] | None = None
         self._shared = shared
@@ -153,7 +154,9 @@ class LiveResponse:
         if not frames:
             return
         self._said_s = self._shared.clock.now()
-        self.breakdown.send(sum(map(len, frames)))
+        size = sum(map(len, frames))
+        self.byte_count += size
+        self.breakdown.send(size)
         for listener in (self.listener, *self._observers):
             if listener is not None:
                 listener.send(frames, self.position)
@@ -237,6 +240,11 @@ class LiveResponse:
     def _forget(self, observer: Listener) -> None:
         if observer in self._observers:
             self._observers.remove(observer)
+
+    def receive(self, received_s: float, byte_count: int) -> None:
+        """A frame for this Response came."""
+        self.byte_count += byte_count
+        self.breakdown.receive(received_s, byte_count)
 
     def close(self, refuse: Callable[[], None]) -> None:
         """End well; `refuse` is called where that turns out to be impossible at the turn's end."""

@@ -31,6 +31,8 @@ from agentloop.wire.requests import Append, Attach, Cancel, ClientMessage, Close
 
 log = logging.getLogger(__name__)
 
+EVENT_ID_CHARS_MAX = 512
+
 
 class Connection:
     """The server's side of one link."""
@@ -67,6 +69,10 @@ class Connection:
             self._refuse(ServerFault("the server failed"), codec.envelope(frame))
 
     def _handle(self, message: ClientMessage, frame: bytes) -> None:
+        if message.event_id is not None and len(message.event_id) > EVENT_ID_CHARS_MAX:
+            raise ProtocolError(
+                f"event_id takes at most {EVENT_ID_CHARS_MAX} characters", param="event_id"
+            )
         received = Received(self._link.last_received_s, len(frame))
         lane = self._lanes.get(message.stream_id) or self._new_lane(message.stream_id)
         match message:
@@ -145,7 +151,7 @@ def error_event(fault: AgentLoopError, envelope: codec.Envelope) -> events.Error
     """The one error frame of a fault; it echoes the ids that the faulty frame gave."""
     return events.ErrorEvent(
         status=fault.status,
-        error=events.ErrorBody(fault.kind, fault.code, fault.message, fault.param),
+        error=events.error_body(fault),
         event_id=envelope.event_id,
         response_id=envelope.response_id,
         stream_id=envelope.stream_id,

@@ -8,12 +8,15 @@ from msgspec import Struct
 
 from agentloop.admission.admit import admit_input, fingerprint
 from agentloop.core.lanes import LaneState
-from agentloop.errors import AgentLoopError, ProtocolError
+from agentloop.errors import AgentLoopError, LimitExceeded, ProtocolError
 from agentloop.link.api import Link
 from agentloop.loop.live import Live
 from agentloop.loop.live_response import Admitted, LiveResponse
 from agentloop.wire import codec, events
 from agentloop.wire.requests import Append, Attach
+
+APPENDS_MAX = 64
+APPEND_BYTES_MAX = 16 * 2**20
 
 Refuse = Callable[[AgentLoopError, codec.Envelope], None]
 
@@ -32,6 +35,21 @@ class WaitingCreate(Struct):
     received: Received
     appends: list[tuple[Append, Received]] = []
 
+    def keep(self, message: Append, received: Received) -> None:
+        """An append for it came.
+
+        Raises:
+            LimitExceeded: `too_many_queued`, more than may be kept unread.
+        """
+        kept_bytes = sum(kept.byte_count for _, kept in self.appends) + received.byte_count
+        if len(self.appends) >= APPENDS_MAX or kept_bytes > APPEND_BYTES_MAX:
+            raise LimitExceeded(
+                f"a waiting create keeps at most {APPENDS_MAX} appends of together"
+                f" {APPEND_BYTES_MAX} bytes; send them after its `response.created`",
+                code="too_many_queued",
+            )
+        self.appends.append((message, received))
+
 
 class Lane:
     """One lane. It is the `Listener` of the Response it carries.
@@ -47,6 +65,7 @@ class Lane:
         self.state: LaneState[WaitingCreate] = LaneState()
         self._live = live
         self._refuse = refuse
+        self._unstored: list[str] = []  # what nobody may ask for once the link is gone
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -74,6 +93,8 @@ class Lane:
             byte_count=create.received.byte_count,
         )
         self.state.carry(live.response)
+        if not (live.response.config.store or live.response.config.is_detachable):
+            self._unstored.append(live.response.id)
         for message, received in create.appends:
             try:
                 self.append(message, received, live)
@@ -87,7 +108,7 @@ class Lane:
             ClientFault: the Response, a call, an item or the key is not right; nothing changed.
         """
         if live is None and self.state.last is not None:
-            self.state.last.appends.append((message, received))
+            self.state.last.keep(message, received)
             return
         live = live or self.target()
         response = live.response
@@ -97,7 +118,7 @@ class Lane:
             self.send([repeated], live.position)
             return
         entries = admit_input(message.input, response.calls.find)
-        live.breakdown.receive(received.at_s, received.byte_count)
+        live.receive(received.at_s, received.byte_count)
         accepted = response.append(entries, message.event_id, payload)
         live.publish()
         if not live.is_heard_on(self.link):
@@ -178,3 +199,5 @@ class Lane:
             self._live.create_keys.release(create.admitted.event_id)
         if self.state.current is not None and self.state.current.is_open:
             self._live.get(self.state.current.id).leave(self)
+        for response_id in self._unstored:
+            self._live.forget(response_id)

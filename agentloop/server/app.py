@@ -87,8 +87,7 @@ class App:
             check(request.headers.get("Host"), request.headers.get("Origin"), self._options)
             return await handler(request)
         except AgentLoopError as fault:
-            body = events.ErrorBody(fault.kind, fault.code, fault.message, fault.param)
-            return _json({"error": body}, _status_of(fault))
+            return _json({"error": events.error_body(fault)}, _status_of(fault))
 
     async def _responses(self, request: web.Request) -> web.StreamResponse:
         """One link, from its upgrade to its end."""

@@ -38,6 +38,7 @@ class Recorder:
             self._file = path.open("wb")
         except OSError as error:
             raise ConfigError(f"cannot record to {path}: {error.strerror}") from error
+        self._path = path
         self._clock = clock
         self._started_s = clock.now()
         self._links = 0
@@ -64,7 +65,7 @@ class Recorder:
             self._file.flush()
         except OSError as error:
             self._is_broken = True
-            log.error("recording stopped: %s", error.strerror)
+            log.error("recording to %s stopped: %s", self._path, error.strerror)
 
     def close(self) -> None:
         """Close the file."""

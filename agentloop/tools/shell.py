@@ -8,9 +8,10 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from subprocess import DEVNULL, STDOUT, Popen
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import UNSET, Meta, UnsetType
@@ -27,6 +28,7 @@ TIMEOUT_S_MAX = 600
 
 _POLL_S = 0.01
 _TIMED_OUT = 124  # the exit code of timeout(1)
+_GUARD = 'read -r group && { read -r _; kill -s KILL -- "-$group"; }'
 _SECRETS = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _SETTINGS = {
     "GIT_PAGER": "cat",
@@ -60,7 +62,8 @@ class Shell:
 
     Standard input is empty; standard output and error come merged after a line with the exit code.
     The command's process group is ended on timeout, on cancellation, and after the command itself
-    has ended; only a program that starts a session of its own can outlive it.
+    has ended; only a program that starts a session of its own can outlive it. Where we are killed
+    ourselves, a guard kills the group.
 
     Args:
         workspace: the working directory.
@@ -98,9 +101,10 @@ class Shell:
     async def run(self, arguments: dict[str, object]) -> str:
         asked = ShellArguments.read(arguments)
         timeout_s = self._timeout_s if asked.timeout_s is UNSET else asked.timeout_s
-        with Capture(self._output_bytes_max) as capture:
+        with Capture(self._output_bytes_max) as capture, _guard() as watch:
             process = self._start(asked.cmd, capture.write_fd)
             try:
+                watch(process.pid)
                 has_exited = await self._exits(process, timeout_s)
             finally:
                 await self._end_group(process)
@@ -163,6 +167,23 @@ class Shell:
                 return True
             await self._clock.sleep(_POLL_S)
         return False
+
+
+@contextmanager
+def _guard() -> Iterator[Callable[[int], object]]:
+    """A process that kills a group when we die without having left here; gives what names the
+    group to it.
+
+    It sees our end by the end of its input. Linux can also tie a process to its parent (prctl,
+    PR_SET_PDEATHSIG), but not the programs that the process has started.
+    """
+    with Popen(["/bin/sh", "-c", _GUARD], bufsize=0, stdin=PIPE, start_new_session=True) as guard:
+        assert guard.stdin is not None
+        write = guard.stdin.write
+        try:
+            yield lambda group: write(b"%d\n" % group)
+        finally:
+            guard.kill()  # before its input ends
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:

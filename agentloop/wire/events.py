@@ -10,8 +10,10 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from agentloop.errors import AgentLoopError
 from agentloop.wire.items import AnyItem, ContentPart, ReasoningText
 
+MESSAGE_CHARS_MAX = 1_000
 PartOut = ContentPart | ReasoningText
 PLAIN_TEXT = Raw(b'{"format":{"type":"text"}}')
 NO_METADATA = Raw(b"{}")
@@ -246,6 +248,14 @@ class ErrorBody(Struct):
     code: str
     message: str
     param: str | None
+
+
+def error_body(fault: AgentLoopError) -> ErrorBody:
+    """A fault as the wire shows it. What it quotes may be of any length, so it is cut."""
+    message = fault.message
+    if len(message) > MESSAGE_CHARS_MAX:
+        message = message[: MESSAGE_CHARS_MAX - 1] + "…"
+    return ErrorBody(fault.kind, fault.code, message, fault.param)
 
 
 class ErrorEvent(Event, tag="error", omit_defaults=True):

@@ -5,9 +5,9 @@ One Struct per message type; `ClientMessage` is the tagged union that the codec 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 NO_ITEMS = Raw(b"[]")
 
@@ -62,7 +62,7 @@ class Simulation(Struct, omit_defaults=True, frozen=True):
 
     turns: list[list[ScriptedPart]] = []
     profile: str | None = None
-    seed: int | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     turn: int | None = None
 
 

@@ -12,7 +12,8 @@ from agentloop.agent.agent import Agent
 from agentloop.agent.api import Silent
 from agentloop.breakdown import Phases, TurnBreakdown
 from agentloop.cli.main import _complain
-from agentloop.cli.report import BreakdownShown, _table
+from agentloop.cli.report import BreakdownShown, show_breakdown
+from agentloop.cli.streams import COMPLAINT_CHARS_MAX
 from agentloop.clock import Clock, run_virtual
 from agentloop.drive.append import AppendDrive
 from agentloop.errors import AgentLoopError
@@ -28,10 +29,19 @@ def test_complaint_shows_no_control_characters(capsys: pytest.CaptureFixture[str
     assert "\x07" not in said
 
 
+def test_complaint_is_one_line_of_bounded_length(capsys: pytest.CaptureFixture[str]) -> None:
+    _complain("why\n" + "x" * 100_000 + "\r\nand where", 1)
+    said = capsys.readouterr().err
+    assert said.startswith("agentloop: why x")
+    assert said.endswith("x and where\n")
+    assert said.count("\n") == 1
+    assert len(said) < COMPLAINT_CHARS_MAX + 20
+
+
 def test_breakdown_shows_its_numbers_on_a_terminal_of_20_columns() -> None:
     turn = TurnBreakdown(0, Phases(inference_ms=123.4), [], 1_000, 2_000)
     console = Console(file=io.StringIO(), width=20)
-    console.print(_table(BreakdownShown("modelled", [turn], turn)))
+    show_breakdown(console, BreakdownShown("modelled", [turn], turn))
     assert isinstance(console.file, io.StringIO)
     assert "123.4" in console.file.getvalue()
 

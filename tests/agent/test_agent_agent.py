@@ -331,3 +331,34 @@ async def test_a_call_that_was_never_made_is_one_error() -> None:
         server.end("cancelled")
 
     await fails(serve, Echo(), ProtocolError, "call_9")
+
+
+def test_a_server_that_talks_nonsense_is_not_waited_for() -> None:
+    async def main(clock: Clock) -> float:
+        agent, server, _ = make(Echo(), clock=clock)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_failing(agent, ProtocolError, "event"))
+            await server.read("response.create")
+            server.link.send([b"220 mail.example ESMTP"])
+            await server.read("response.cancel")  # it is told, all the same
+        return clock.now()
+
+    assert run_virtual(main) == 0.0
+
+
+def test_a_call_made_twice_is_one_error_and_runs_once() -> None:
+    tools = Gated()
+
+    async def serve(server: FakeServer) -> None:
+        await server.read("response.create")
+        server.created()
+        server.call(0, "call_1", arguments="a")
+        await tools.started.get()
+        tools.gates["a"].set()
+        server.suspended("call_1")
+        await server.read("response.append")
+        server.call(1, "call_1", arguments="b")  # long answered
+        await server.read("response.cancel")
+
+    run_virtual(lambda _: fails(serve, tools, ProtocolError, "call_1"))
+    assert list(tools.gates) == ["a"]

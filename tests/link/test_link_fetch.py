@@ -12,6 +12,11 @@ async def _answer(request: web.Request) -> web.Response:
     return web.Response(body=b'{"a": 1}', status=int(request.query["status"]))
 
 
+async def test_a_host_that_is_no_name_is_no_server() -> None:
+    with pytest.raises(LinkClosed, match="cannot get"):
+        await fetch("http://..:1")
+
+
 async def test_a_body_and_a_refusal() -> None:
     app = web.Application()
     app.router.add_get("/x", _answer)

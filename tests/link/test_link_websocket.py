@@ -285,6 +285,11 @@ async def test_no_server_and_no_answer_are_a_closed_link():
             await writer.wait_closed()
 
 
+async def test_a_host_that_is_no_name_is_a_closed_link():
+    with pytest.raises(LinkClosed, match="cannot connect to ws://a"):
+        await connect("ws://a..b:1", clock=WallClock())
+
+
 async def test_headers_travel_both_ways():
     seen: list[str] = []
 

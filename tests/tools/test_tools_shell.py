@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -169,6 +170,25 @@ async def test_without_pidfds_it_polls(shell: Shell, monkeypatch: pytest.MonkeyP
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     assert await shell.run({"cmd": "sleep 0.05; echo hi; exit 1"}) == "exit code: 1\nhi\n"
     assert "exit code: 124" in await shell.run({"cmd": "sleep 1000", "timeout_s": 0.05})
+
+
+AGENT = """
+import asyncio, sys
+from pathlib import Path
+from agentloop.clock import WallClock
+from agentloop.tools.shell import Shell
+command = {"cmd": "sleep 60 & echo $! > child; wait; echo never"}
+asyncio.run(Shell(Path(sys.argv[1]), WallClock()).run(command))
+"""
+
+
+async def test_a_command_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", AGENT, str(tmp_path)]) as agent:
+        child = await pid_in(tmp_path / "child")
+        agent.kill()
+    async with asyncio.timeout(10):
+        while is_running(child):
+            await WallClock().sleep(0.005)
 
 
 async def test_nothing_stays_open(shell: Shell) -> None:
