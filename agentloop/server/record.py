@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -68,8 +69,9 @@ class Recorder:
             log.error("recording to %s stopped: %s", self._path, error.strerror)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; what a full disk did not take is lost."""
+        with suppress(OSError):
+            self._file.close()
 
 
 def _as_json(frame: bytes) -> Raw:

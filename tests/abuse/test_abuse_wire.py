@@ -102,7 +102,7 @@ def test_huge_seed_is_refused_or_used_but_never_fails_the_server(
 
 def test_two_thousand_engine_retries_back_off_without_overflow() -> None:
     async def main(peer: Peer) -> None:
-        turn = [{"fail": "overloaded", "times": 2_000}, {"text": "at last"}]
+        turn: list[dict[str, Any]] = [{"fail": "overloaded", "times": 2_000}, {"text": "at last"}]
         frame = scripted(turn, agent_loop={"engine_retries": 2_000})
         events = await peer.ask(frame, patience_s=3_600.0)
         stops = [e for e in events if e["type"] in ("response.done", "response.failed", "error")]
@@ -128,7 +128,7 @@ def test_observing_the_own_response_does_not_give_it_away() -> None:
 
 def test_create_waits_for_the_turn_of_a_response_that_its_own_lane_observes() -> None:
     async def main(peer: Peer) -> None:
-        turn = [{"text": "a"}, {"stall_ms": 60_000}, {"text": "b"}]
+        turn: list[dict[str, Any]] = [{"text": "a"}, {"stall_ms": 60_000}, {"text": "b"}]
         events = await peer.ask(scripted(turn))
         response_id = events[0]["response"]["id"]
         await peer.ask({"type": "response.attach", "response_id": response_id, "observe": True})
