@@ -138,8 +138,11 @@ class _Event(Struct):
 class Agent:
     """The client: runs tools that only take time, and comes back when its link is lost."""
 
-    def __init__(self, clock: Clock, service: Service, random: Random, wait_s: float) -> None:
+    def __init__(
+        self, clock: Clock, service: Service, random: Random, wait_s: float, until_s: float
+    ) -> None:
         self.links = 0
+        self._until_s = until_s
         self._clock = clock
         self._service = service
         self._random = random
@@ -209,7 +212,8 @@ class Agent:
     async def _answer(self, link: MemoryLink, stop: ResponseShown, is_over: bool) -> None:
         wait_s = self._random.expovariate(1 / self._wait_s)
         calls = [call.call_id for call in stop.pending_tool_calls]
-        if is_over:
+        if is_over:  # the last to answer is asleep until the morning
+            await self._clock.sleep(self._until_s - self._clock.now())
             self._say(link, {"type": "response.close"})
         elif not calls:
             await self._clock.sleep(wait_s)
@@ -235,7 +239,8 @@ async def play(clock: Clock, turns: int, hours: float, seed: int, profile: str) 
     journal = HashingJournal()
     options = ServerOptions(profile=profile, seed=seed, is_reproducible=True)
     service = assemble(options, clock, journal, Toolbox([Search(clock)]))
-    agent = Agent(clock, service, Random(seed), hours * 3600 / turns)
+    night_s = hours * 3600
+    agent = Agent(clock, service, Random(seed), night_s / turns, night_s)
     try:
         status = await agent.run(turns)
     finally:
