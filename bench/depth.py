@@ -31,6 +31,7 @@ GROWTH_PERCENT_MAX: Final = 10.0
 CONTEXT_RATIO_MAX: Final = 1.15
 SESSION_TIMEOUT_S: Final = 120.0
 PAGE_CHARS: Final = 4_096
+TURN_TOKENS: Final = 65  # what one paired turn adds, about
 SHORT_OUTPUT: Final = "ok"  # so that the small context stays small
 
 
@@ -38,16 +39,16 @@ class Sizes(Struct, frozen=True):
     """How much is run. `pairs` are the paired turns of each pair of sessions."""
 
     sessions: int = 10
-    turns: int = 220
+    turns: int = 200
     warm_up_turns: int = 20
-    contexts: int = 10
-    pairs: int = 40
-    warm_up_pairs: int = 5
+    contexts: int = 20
+    pairs: int = 16
+    warm_up_pairs: int = 4
     small_tokens: int = 2_000
     large_tokens: int = 200_000
 
 
-QUICK: Final = Sizes(sessions=5, contexts=5, pairs=20)
+QUICK: Final = Sizes(sessions=5, contexts=5)
 
 Session = list[float]  # the latency of each turn after the warm-up, microseconds
 
@@ -118,7 +119,7 @@ def growth_percent(sessions: Sequence[Session]) -> float:
 
 
 class Context(Struct):
-    """A pair of sessions: the median turn of each, and its prompt at the end, as counted there."""
+    """A pair of sessions: the median turn of each, and the tokens of its middle measured turn."""
 
     small_us: float
     large_us: float
@@ -148,10 +149,15 @@ async def _context(server: kit.Server, sizes: Sizes, seed: int) -> Context:
         driver.linked(server.url) as small,
         driver.linked(server.url) as large,
     ):
-        await small.create(driver.scripted(turns, prompt(seed, sizes.small_tokens)))
-        await large.create(driver.scripted(turns, prompt(seed, sizes.large_tokens)))
+        grown_tokens = len(turns) * TURN_TOKENS // 2  # so that the middle turn has the size
+        for client, tokens in (small, sizes.small_tokens), (large, sizes.large_tokens):
+            await client.create(driver.scripted(turns, prompt(seed, tokens - grown_tokens)))
         order = [(small, small_us), (large, large_us)]
-        for _ in range(sizes.warm_up_pairs + sizes.pairs):
+        middle = sizes.warm_up_pairs + sizes.pairs // 2
+        small_tokens = large_tokens = 0
+        for number in range(sizes.warm_up_pairs + sizes.pairs):
+            if number == middle:
+                small_tokens, large_tokens = small.input_tokens, large.input_tokens
             for client, latencies_us in order:
                 turn = await client.answer(SHORT_OUTPUT)
                 latencies_us.append(turn.latency_s * 1e6)
@@ -160,8 +166,16 @@ async def _context(server: kit.Server, sizes: Sizes, seed: int) -> Context:
     return Context(
         small_us=median(small_us[skipped:]),
         large_us=median(large_us[skipped:]),
-        small_tokens=small.input_tokens,
-        large_tokens=large.input_tokens,
+        small_tokens=small_tokens,
+        large_tokens=large_tokens,
+    )
+
+
+def _median_tokens(contexts: list[Context]) -> tuple[int, int]:
+    """The small and the large context as measured."""
+    return (
+        round(median(context.small_tokens for context in contexts)),
+        round(median(context.large_tokens for context in contexts)),
     )
 
 
@@ -181,8 +195,8 @@ def report(sessions: list[Session], contexts: list[Context], sizes: Sizes, seed:
         ("", "median us a turn"),
         (f"the first third of turns {sizes.warm_up_turns} to {last_turn}", deep[0].show()),
         ("the last third of them", deep[1].show()),
-        (f"{sizes.small_tokens:,} tokens of context", spread(small_us).show()),
-        (f"{sizes.large_tokens:,} tokens of context", spread(large_us).show()),
+        (f"{_median_tokens(contexts)[0]:,} tokens of context", spread(small_us).show()),
+        (f"{_median_tokens(contexts)[1]:,} tokens of context", spread(large_us).show()),
         ("growth per 100 turns, % of the median", f"{growth:.2f}, at most {growth_upper:.2f}"),
         ("large context / small, paired", ratio.show(3)),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -196,11 +197,21 @@ def test_a_record_that_stops_is_told_with_a_server_elsewhere() -> None:
     assert report_of(done)["problems"] == [said]
 
 
+def lines_of(record: Path) -> list[Any]:
+    return [msgspec.json.decode(line) for line in record.read_bytes().splitlines()]
+
+
 @pytest.mark.traces
-def test_a_recorded_session_has_its_turns_again(shared: Path) -> None:
+def test_a_recorded_session_has_its_turns_again(shared: Path, tmp_path: Path) -> None:
     recording = shared / "traces/mini-swe-agent/psf__requests-1724.json"
-    done = agentloop("run", "--json", "--profile", "instant", "--trajectory", str(recording))
+    record = tmp_path / "frames.jsonl"
+    options = ["--profile", "instant", "--trajectory", str(recording), "--record", str(record)]
+    done = agentloop("run", "--json", *options)
     assert done.returncode == 0, done.stderr
     report = report_of(done)
     assert report["turns"] == msgspec.json.decode(recording.read_bytes())["info"]["api_calls"]
+    turns = [turn["turn"] for turn in report["breakdown"]["turns"]]
+    assert [call["turn"] for call in report["calls"]] == turns[:-1]
+    sent = [line["frame"]["type"] for line in lines_of(record) if line["dir"] == "in"]
+    assert sent == ["response.create", *["response.append"] * len(turns[:-1]), "response.close"]
     assert report["calls"][0]["output"].startswith("<returncode>")

@@ -28,7 +28,7 @@ class CallShown(Struct):
     call_id: str
     name: str
     arguments: str
-    turn: int
+    turn: int  # from 0, as in the timeline
     runs_on: Literal["client", "server"]
     started_ms: float
     duration_ms: float | None
@@ -74,7 +74,7 @@ def _call_shown(call: CallReport, first_s: float) -> CallShown:
         call_id=call.call_id,
         name=call.name,
         arguments=call.arguments,
-        turn=call.turn,
+        turn=call.turn - 1,  # as the timeline counts
         runs_on="client" if call.is_local else "server",
         started_ms=(call.started_s - first_s) * 1e3,
         duration_ms=call.duration_ms,

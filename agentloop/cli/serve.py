@@ -41,6 +41,10 @@ def add_parser(subparsers: Any) -> None:
         help="say that a silent Response is at work this often (default %(default)g)")  # fmt: skip
     add("--seed", type=config.seed, default=0,
         help="seed of behaviors and engines (default %(default)s)")  # fmt: skip
+    add("--allow-host", action="append", default=[], metavar="NAME",
+        help="a Host header to accept besides loopback's; may be repeated")  # fmt: skip
+    add("--allow-origin", action="append", default=[], metavar="ORIGIN",
+        help="a browser's origin to accept besides the server's own; may be repeated")  # fmt: skip
     add("--memory", action="store_true", help="keep everything in memory (the default)")
     add("--until-stdin-closes", action="store_true",
         help="end with whoever holds the other end of standard input")  # fmt: skip
@@ -74,6 +78,8 @@ def _server_options(options: argparse.Namespace) -> ServerOptions:
         record_path=options.record,
         keepalive_s=options.keepalive_s,
         seed=options.seed,
+        allowed_hosts=tuple(options.allow_host),
+        allowed_origins=tuple(options.allow_origin),
     )
 
 

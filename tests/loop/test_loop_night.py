@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def test_session_of_thousands_of_turns_lasts_the_night() -> None:
     played = night(turns=5_000, hours=8.0, seed=1)
     assert played.turns >= 5_000
-    assert 8.0 <= played.virtual_s / 3600 < 9.0
+    assert 8.0 <= played.virtual_s / 3600 < 8.1
     assert played.links > 1
     assert played.status == "completed"
 
