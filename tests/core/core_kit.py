@@ -33,6 +33,14 @@ from agentloop.wire.requests import AgentLoopOptions
 RESPONSE_ID = "resp_0123456789abcdef"
 SUFFIX = "0123456789abcdef"
 HOSTED = frozenset({"lookup", "web_search"})
+NO_USAGE = {
+    "input_tokens": 0,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens": 0,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 0,
+}
+FIRST, SECOND = "call_0123456789abcdef_0", "call_0123456789abcdef_1"
 
 
 def make_config(**fields: Any) -> Config:
@@ -249,3 +257,27 @@ def in_state(state: str, **fields: Any) -> Driven:
 def types_of(events: Sequence[Mapping[str, Any]]) -> list[str]:
     """The events' types without their common beginning."""
     return [event["type"].removeprefix("response.") for event in events]
+
+
+def at_work(*said: Any, **fields: Any) -> Driven:
+    """A Response within its first turn, everything sampled, not finished."""
+    subject = Driven(make_config(**fields))
+    subject.create("go")
+    subject.response.start_turn(0)
+    sample(subject.response, ids_of(*said))
+    subject.take()
+    return subject
+
+
+def stop(subject: Driven) -> list[dict[str, Any]]:
+    """The turn's finish and stop."""
+    subject.response.end_turn("stop", 0)
+    subject.response.stop()
+    return subject.take()
+
+
+def cancelled(subject: Driven) -> dict[str, Any]:
+    """The terminal of a cancel."""
+    subject.response.cancel()
+    (terminal,) = subject.take()
+    return terminal

@@ -11,55 +11,26 @@ from agentloop.core.records import Ended
 from agentloop.core.states import State
 from agentloop.tokens.render import SaidReasoning, SaidText
 from tests.core.core_kit import (
+    FIRST,
+    NO_USAGE,
     RESPONSE_ID,
+    SECOND,
     Driven,
     answer,
+    at_work,
+    cancelled,
     driven,
     hosted_answer,
     ids_of,
     lookup,
-    make_config,
     message,
     patch,
     sample,
     search,
     shell,
+    stop,
     types_of,
 )
-
-NO_USAGE = {
-    "input_tokens": 0,
-    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-    "output_tokens": 0,
-    "output_tokens_details": {"reasoning_tokens": 0},
-    "total_tokens": 0,
-}
-FIRST, SECOND = "call_0123456789abcdef_0", "call_0123456789abcdef_1"
-
-
-def at_work(*said: Any, **fields: Any) -> Driven:
-    """A Response within its first turn, everything sampled, not finished."""
-    subject = Driven(make_config(**fields))
-    subject.create("go")
-    subject.response.start_turn(0)
-    sample(subject.response, ids_of(*said))
-    subject.take()
-    return subject
-
-
-def stop(subject: Driven) -> list[dict[str, Any]]:
-    """The turn's finish and stop."""
-    subject.response.end_turn("stop", 0)
-    subject.response.stop()
-    return subject.take()
-
-
-def cancelled(subject: Driven) -> dict[str, Any]:
-    """The terminal of a cancel."""
-    subject.response.cancel()
-    (terminal,) = subject.take()
-    return terminal
-
 
 # -- 2 states and turns ----------------------------------------------------------------------------
 
