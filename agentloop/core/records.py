@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 
 from agentloop.core.context import Entry
 from agentloop.engine.api import TokenIds
+from agentloop.wire.events import AUTO, NO_METADATA
 from agentloop.wire.items import AnyItem, FunctionTool
 from agentloop.wire.requests import AgentLoopOptions
 
@@ -51,10 +52,10 @@ class Config(Struct, kw_only=True, frozen=True):
     is_background: bool = False
     max_output_tokens: int | None = None
     effort: str = "medium"
-    tool_choice: Raw = Raw(b'"auto"')
+    tool_choice: Raw = AUTO
     temperature: float = 1.0
     top_p: float = 1.0
-    metadata: Raw = Raw(b"{}")
+    metadata: Raw = NO_METADATA
     prompt_cache_key: str | None = None
     seed: int = 0
 

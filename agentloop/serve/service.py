@@ -17,6 +17,7 @@ from agentloop.loop.live_response import Admitted
 from agentloop.serve.hosted import TableTools
 from agentloop.tokens.render import Head, render_head
 from agentloop.wire import codec
+from agentloop.wire.events import AUTO
 from agentloop.wire.items import FunctionTool
 from agentloop.wire.requests import AgentLoopOptions, Create
 
@@ -85,7 +86,7 @@ class Service:
             is_background=create.background,
             max_output_tokens=_positive(create.max_output_tokens, "max_output_tokens"),
             effort=_effort(create),
-            tool_choice=Raw(b'"auto"') if create.tool_choice is UNSET else create.tool_choice,
+            tool_choice=AUTO if create.tool_choice is UNSET else create.tool_choice,
             temperature=1.0 if create.temperature is None else create.temperature,
             top_p=1.0 if create.top_p is None else create.top_p,
             metadata=Raw(codec.encode(create.metadata or {})),
