@@ -32,6 +32,7 @@ class Config(Struct, kw_only=True, frozen=True):
         created_at: whole seconds since 1970.
         parks: a client's call suspends the Response (else it ends it, handing the call back).
         says_done: `response.done` is sent when the loop stops for the client.
+        agent_name: the agent that output items are said to be of; empty names none.
         hosted: names of the tools that the server runs itself.
         seed: seeds the behavior and the engine.
     """
@@ -41,6 +42,7 @@ class Config(Struct, kw_only=True, frozen=True):
     model: str
     parks: bool
     says_done: bool
+    agent_name: str = ""
     hosted: frozenset[str] = frozenset()
     options: AgentLoopOptions = AgentLoopOptions()
     instructions: str | None = None
@@ -119,12 +121,16 @@ class Stopped(Record, tag=True):
 
 
 class Appended(Record, tag=True):
-    """An accepted append: new outputs by call id, and messages. `resumed`: the loop goes on."""
+    """An accepted append: new outputs by call id, and messages. `resumed`: the loop goes on.
+
+    `is_inject`: it came as a `response.inject`, and is accepted in that dialect's words.
+    """
 
     outputs: dict[str, Entry]
     messages: list[Entry]
     event_id: str | None
     fingerprint: bytes
+    is_inject: bool = False
 
 
 class Expired(Record, tag=True):

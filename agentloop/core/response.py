@@ -179,6 +179,8 @@ class Response(Fold):
         entries: Sequence[tuple[int, Entry]],
         event_id: str | None = None,
         fingerprint: bytes = b"",
+        *,
+        is_inject: bool = False,
     ) -> bytes:
         """Accept tool outputs and messages, all or none; the last output resumes the loop.
 
@@ -212,6 +214,7 @@ class Response(Fold):
                 messages=messages,
                 event_id=event_id,
                 fingerprint=fingerprint,
+                is_inject=is_inject,
             )
         )
         return self._commits[-1].frames[0]

@@ -66,6 +66,11 @@ class Transcript:
         self._parser = Parser()
         self._writer: Writer | None = None
 
+    @property
+    def last_seq(self) -> int:
+        """The number of the last event; there is always one, the creation's."""
+        return self.next_seq - 1
+
     def feed(self, record: AnyRecord, pending: PendingCalls) -> list[bytes]:
         """The record's events, numbered and encoded; `pending` tells the calls open after it."""
         seq, frames = self.next_seq, []
@@ -87,8 +92,9 @@ class Transcript:
             case Stopped():
                 return self._stopped(record, pending)
             case Appended():
+                accepted = events.InjectCreated if record.is_inject else events.AppendAccepted
                 ids = [call.call_id for call in pending()]
-                return [events.AppendAccepted(0, self.config.id, record.event_id, ids)]
+                return [accepted(0, self.config.id, record.event_id, ids)]
             case Hosted():
                 return self._hosted(record)
             case Created():
@@ -134,7 +140,7 @@ class Transcript:
     def _boundary(self, parsed: Parsed) -> list[events.Numbered]:
         match parsed:
             case Opened(kind=kind, name=name, phase=phase):
-                self._writer = writer_for(self.config.id, len(self.items), kind, name, phase)
+                self._writer = writer_for(self.config, len(self.items), kind, name, phase)
                 return self._writer.added()
             case Closed(text=text):
                 return self._close_item(text, "completed")

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from agentloop.core.records import Config
 from agentloop.errors import ProtocolError
 from agentloop.ids import derive
 from agentloop.tokens.frame import CallKind
@@ -22,6 +23,7 @@ from agentloop.wire.items import (
     Message,
     Reasoning,
     ReasoningText,
+    TypedItem,
     WebSearchCall,
     output_text,
 )
@@ -51,11 +53,18 @@ class _ItemWriter:
     call_id = ""
     kind: CallKind = "function_call"
 
-    def __init__(self, response_id: str, index: int) -> None:
+    def __init__(self, config: Config, index: int) -> None:
         self.index = index
-        self.id = derive(self.prefix, response_id, index)
+        self.id = derive(self.prefix, config.id, index)
+        self._agent = {"agent_name": config.agent_name} if config.agent_name else None
 
     def item(self, text: str, status: str) -> AnyItem:
+        """The item in this status, with this text so far."""
+        item = self._item(text, status)
+        item.agent = self._agent
+        return item
+
+    def _item(self, text: str, status: str) -> TypedItem:
         raise NotImplementedError
 
     def _item_added(self) -> events.Numbered:
@@ -67,8 +76,8 @@ class MessageWriter(_ItemWriter):
 
     prefix = "msg"
 
-    def __init__(self, response_id: str, index: int, phase: str) -> None:
-        super().__init__(response_id, index)
+    def __init__(self, config: Config, index: int, phase: str) -> None:
+        super().__init__(config, index)
         self._phase = phase
 
     def added(self) -> list[events.Numbered]:
@@ -88,7 +97,7 @@ class MessageWriter(_ItemWriter):
             events.ContentPartDone(_UNNUMBERED, self.id, self.index, 0, part),
         ]
 
-    def item(self, text: str, status: str) -> Message:
+    def _item(self, text: str, status: str) -> Message:
         content: list[ContentPart] = [] if status == "in_progress" else [output_text(text)]
         return Message(
             id=self.id, role="assistant", content=content, status=status, phase=self._phase or None
@@ -117,7 +126,7 @@ class ReasoningWriter(_ItemWriter):
             events.ContentPartDone(_UNNUMBERED, self.id, self.index, 0, part),
         ]
 
-    def item(self, text: str, status: str) -> Reasoning:
+    def _item(self, text: str, status: str) -> Reasoning:
         content = [] if status == "in_progress" else [ReasoningText(text=text)]
         return Reasoning(id=self.id, summary=[], content=content, status=status)
 
@@ -125,10 +134,10 @@ class ReasoningWriter(_ItemWriter):
 class _CallWriter(_ItemWriter):
     """What call writers share: the call's id and the tool's name."""
 
-    def __init__(self, response_id: str, index: int, name: str) -> None:
-        super().__init__(response_id, index)
+    def __init__(self, config: Config, index: int, name: str) -> None:
+        super().__init__(config, index)
         self.name = name
-        self.call_id = derive("call", response_id, index)
+        self.call_id = derive("call", config.id, index)
 
     def added(self) -> list[events.Numbered]:
         return [self._item_added()]
@@ -145,7 +154,7 @@ class FunctionCallWriter(_CallWriter):
     def done(self, text: str) -> list[events.Numbered]:
         return [events.ArgumentsDone(_UNNUMBERED, self.id, self.index, self.name, text)]
 
-    def item(self, text: str, status: str) -> FunctionCall:
+    def _item(self, text: str, status: str) -> FunctionCall:
         namespace, _, name = self.name.rpartition(".")  # a tool's own name holds no dot
         return FunctionCall(
             id=self.id,
@@ -169,7 +178,7 @@ class CustomCallWriter(_CallWriter):
     def done(self, text: str) -> list[events.Numbered]:
         return [events.CustomInputDone(_UNNUMBERED, self.id, self.index, text)]
 
-    def item(self, text: str, status: str) -> CustomToolCall:
+    def _item(self, text: str, status: str) -> CustomToolCall:
         return CustomToolCall(
             id=self.id, call_id=self.call_id, name=self.name, input=text, status=status
         )
@@ -187,7 +196,7 @@ class WebSearchWriter(_CallWriter):
     def done(self, text: str) -> list[events.Numbered]:
         return []
 
-    def item(self, text: str, status: str) -> WebSearchCall:
+    def _item(self, text: str, status: str) -> WebSearchCall:
         return WebSearchCall(id=self.id, action=_search_action(text), status=status)
 
 
@@ -202,17 +211,17 @@ def _search_action(arguments: str) -> dict[str, object]:
     return {"type": "search", **action}
 
 
-def writer_for(response_id: str, index: int, kind: str, name: str, phase: str) -> Writer:
+def writer_for(config: Config, index: int, kind: str, name: str, phase: str) -> Writer:
     """The writer for an item that the parser has opened."""
     if kind == "message":
-        return MessageWriter(response_id, index, phase)
+        return MessageWriter(config, index, phase)
     if kind == "reasoning":
-        return ReasoningWriter(response_id, index)
+        return ReasoningWriter(config, index)
     if kind == "custom_tool_call":
-        return CustomCallWriter(response_id, index, name)
+        return CustomCallWriter(config, index, name)
     if kind == "hosted_call" and name == "web_search":
-        return WebSearchWriter(response_id, index, name)
-    return FunctionCallWriter(response_id, index, name)
+        return WebSearchWriter(config, index, name)
+    return FunctionCallWriter(config, index, name)
 
 
 def is_cut_call(item: AnyItem) -> bool:

@@ -15,6 +15,7 @@ from agentloop.core.lanes import check_lane_name
 from agentloop.core.response import calls_pending
 from agentloop.errors import (
     AgentLoopError,
+    ClientFault,
     LinkClosed,
     ProtocolError,
     ServerFault,
@@ -27,7 +28,7 @@ from agentloop.loop.live_response import LiveResponse
 from agentloop.serve.lane import Lane, Received
 from agentloop.serve.service import Service
 from agentloop.wire import codec, events
-from agentloop.wire.requests import Append, Attach, Cancel, ClientMessage, Close, Create
+from agentloop.wire.requests import Append, Attach, Cancel, ClientMessage, Close, Create, Inject
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,8 @@ class Connection:
                 self._create(message, lane, received, frame)
             case Append():
                 lane.append(message, received, self._named(message, lane))
+            case Inject():
+                self._inject(message, lane, received)
             case Attach():
                 lane.attach(message)
             case Cancel():
@@ -119,7 +122,21 @@ class Connection:
                 code="response_in_progress",
             ) from None
 
-    def _named(self, message: Append | Cancel | Close, lane: Lane) -> LiveResponse | None:
+    def _inject(self, message: Inject, lane: Lane, received: Received) -> None:
+        """An append that has words of its own for a refusal, too."""
+        number = 0
+        try:
+            live = self._service.live.get(message.response_id)
+            number = live.response.transcript.last_seq
+            lane.append(message, received, self._named(message, lane))
+        except ClientFault as fault:
+            body = events.error_body(fault)
+            failed = events.InjectFailed(
+                number, message.response_id, message.event_id, body, message.input
+            )
+            lane.send([codec.encode(failed)], self._service.live.shared.journal.position)
+
+    def _named(self, message: Append | Inject | Cancel | Close, lane: Lane) -> LiveResponse | None:
         """The Response that a message names by id; None where it names none.
 
         Raises:

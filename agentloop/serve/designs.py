@@ -5,5 +5,6 @@ from __future__ import annotations
 from agentloop.loop.design import Design
 from agentloop.serve.append import WS_APPEND
 from agentloop.serve.hosted import HOSTED
+from agentloop.serve.inject import WS_INJECT
 
-DESIGNS: dict[str, Design] = {"append": WS_APPEND, "hosted": HOSTED}
+DESIGNS: dict[str, Design] = {"append": WS_APPEND, "inject": WS_INJECT, "hosted": HOSTED}

@@ -13,7 +13,7 @@ from agentloop.link.api import Link
 from agentloop.loop.live import Live
 from agentloop.loop.live_response import Admitted, LiveResponse
 from agentloop.wire import codec, events
-from agentloop.wire.requests import Append, Attach
+from agentloop.wire.requests import Append, Attach, Inject
 
 APPENDS_MAX = 64
 APPEND_BYTES_MAX = 16 * 2**20
@@ -101,13 +101,15 @@ class Lane:
             except AgentLoopError as fault:
                 self._refuse(fault, codec.Envelope("", message.event_id, None, self.name))
 
-    def append(self, message: Append, received: Received, live: LiveResponse | None) -> None:
+    def append(
+        self, message: Append | Inject, received: Received, live: LiveResponse | None
+    ) -> None:
         """Outputs and messages for a Response; without an id, for the create received last.
 
         Raises:
             ClientFault: the Response, a call, an item or the key is not right; nothing changed.
         """
-        if live is None and self.state.last is not None:
+        if live is None and isinstance(message, Append) and self.state.last is not None:
             self.state.last.keep(message, received)
             return
         live = live or self.target()
@@ -119,7 +121,8 @@ class Lane:
             return
         entries = admit_input(message.input, response.calls.find)
         live.receive(received.at_s, received.byte_count)
-        accepted = response.append(entries, message.event_id, payload)
+        is_inject = isinstance(message, Inject)
+        accepted = response.append(entries, message.event_id, payload, is_inject=is_inject)
         live.publish()
         if not live.is_heard_on(self.link):
             self.send([accepted], live.position)

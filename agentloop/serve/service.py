@@ -76,6 +76,7 @@ class Service:
             parks=design.parks,
             says_done=design.says_done,
             hosted=self._hosted(tools, design),
+            agent_name=design.agent_name,
             options=_options(create, design),
             instructions=create.instructions,
             tools=tools,
@@ -116,7 +117,8 @@ def _options(create: Create, design: Design) -> AgentLoopOptions:
     _in_range(options.tool_timeout_s or 0.0, "agent_loop.tool_timeout_s")
     _in_range(options.engine_retries, "agent_loop.engine_retries", ENGINE_RETRIES_MAX)
     ttl_s = options.detach_ttl_s or (BACKGROUND_TTL_S if create.background else 0.0)
-    return msgspec.structs.replace(options, final=options.final or design.final, detach_ttl_s=ttl_s)
+    final = design.final if design.is_final_fixed else options.final or design.final
+    return msgspec.structs.replace(options, final=final, detach_ttl_s=ttl_s)
 
 
 def _in_range(value: float, param: str, most: float = SECONDS_MAX) -> None:

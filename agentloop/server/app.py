@@ -31,7 +31,7 @@ from agentloop.wire import codec, events
 log = logging.getLogger(__name__)
 
 SERVICE_RESTART = 1012
-_APPEND_FLAG = "responses_websockets=2026-02-04"
+_FLAGS = {"responses_websockets=2026-02-04": "append", "responses_multi_agent=v1": "inject"}
 
 
 class UpgradeRequired(ClientFault):
@@ -140,15 +140,15 @@ class App:
 
 def _design_of(request: web.Request) -> Design:
     """The dialect: `?protocol=` first (browsers set no headers), else the beta flag."""
-    protocol = request.query.get("protocol")
-    if protocol is None and _APPEND_FLAG in request.headers.get("OpenAI-Beta", ""):
-        protocol = "append"
-    design = DESIGNS.get(protocol or "")
+    beta = request.headers.get("OpenAI-Beta", "")
+    flagged = (protocol for flag, protocol in _FLAGS.items() if flag in beta)
+    protocol = request.query.get("protocol", next(flagged, ""))
+    design = DESIGNS.get(protocol)
     if design is None:
         known = ", ".join(f"?protocol={name}" for name in DESIGNS)
+        flags = " or ".join(_FLAGS)
         raise ClientFault(
-            f"say which protocol the link speaks: {known}, or the header"
-            f" OpenAI-Beta: {_APPEND_FLAG}",
+            f"say which protocol the link speaks: {known}, or the header OpenAI-Beta: {flags}",
             code="unsupported_protocol",
             param="protocol",
         )

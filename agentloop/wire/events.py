@@ -20,6 +20,13 @@ NO_METADATA = Raw(b"{}")
 AUTO = Raw(b'"auto"')
 
 
+class ErrorBody(Struct):
+    type: str
+    code: str
+    message: str
+    param: str | None
+
+
 class InputDetails(Struct, gc=False):
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -226,6 +233,27 @@ class AppendAccepted(Numbered, tag="response.append.accepted"):
     pending: list[str]
 
 
+class InjectCreated(Numbered, tag="response.inject.created"):
+    """The acceptance of a `response.inject`."""
+
+    response_id: str
+    event_id: str | None
+    pending: list[str]
+
+
+class InjectFailed(Event, tag="response.inject.failed"):
+    """The refusal of a `response.inject`, which changed nothing. Its input comes back as it was.
+
+    The number is that of the last numbered event: clients demand one, and this is not replayed.
+    """
+
+    sequence_number: int
+    response_id: str
+    event_id: str | None
+    error: ErrorBody
+    input: Raw
+
+
 class Attached(Event, tag="response.attached"):
     response_id: str
     state: str
@@ -241,13 +269,6 @@ class ReplayDone(Event, tag="response.replay.done"):
 
 class Detached(Event, tag="response.detached"):
     response_id: str
-
-
-class ErrorBody(Struct):
-    type: str
-    code: str
-    message: str
-    param: str | None
 
 
 def error_body(fault: AgentLoopError) -> ErrorBody:

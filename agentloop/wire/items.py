@@ -25,9 +25,10 @@ Content = str | list[ContentPart]
 
 
 class Item(Struct, tag_field="type", omit_defaults=True, kw_only=True):
-    """Base of all items."""
+    """Base of all items. `agent` names who said it, where a Response may hold several agents."""
 
     id: str | None = None
+    agent: Any = None
 
 
 class Message(Item, tag="message"):

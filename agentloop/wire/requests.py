@@ -100,6 +100,15 @@ class Append(Struct, tag_field="type", tag="response.append", kw_only=True, omit
     client_metadata: Raw | UnsetType = UNSET
 
 
+class Inject(Struct, tag_field="type", tag="response.inject", kw_only=True, omit_defaults=True):
+    """`response.inject`: an append by id, in the inject dialect's words."""
+
+    response_id: str
+    input: Raw
+    stream_id: str | None = None
+    event_id: str | None = None
+
+
 class Cancel(Struct, tag_field="type", tag="response.cancel", kw_only=True, omit_defaults=True):
     """`response.cancel`: end a Response now."""
 
@@ -126,4 +135,4 @@ class Attach(Struct, tag_field="type", tag="response.attach", kw_only=True, omit
     event_id: str | None = None
 
 
-ClientMessage = Create | Append | Cancel | Close | Attach
+ClientMessage = Create | Append | Inject | Cancel | Close | Attach

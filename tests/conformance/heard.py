@@ -12,6 +12,7 @@ from agentloop.loop.live import Live
 Event = dict[str, Any]
 
 UNNUMBERED = {"error", "response.attached", "response.replay.done", "response.detached"}
+ACCEPTED = {"response.append.accepted", "response.inject.created"}
 TERMINALS = {"response.completed", "response.incomplete", "response.failed"}
 NO_USAGE = {
     "input_tokens": 0,
@@ -45,12 +46,16 @@ class Heard:
         if event["type"] in UNNUMBERED:
             assert "sequence_number" not in event, f"{event['type']} bears a number"
             return
+        if event["type"] == "response.inject.failed":
+            assert event["sequence_number"] < self._next_seq.get(lane, 1)
+            return
         number = event["sequence_number"]
         response_id = event.get("response_id", self._carried.get(lane))
         assert response_id, f"nobody can tell which Response {event} is about"
         is_elsewhere = response_id != self._carried.get(lane)
         expected = self._next_seq.setdefault(lane, number)
-        if not is_elsewhere and not (event["type"].endswith(".accepted") and number < expected):
+        is_repeat = event["type"] in ACCEPTED and number < expected
+        if not is_elsewhere and not is_repeat:
             assert number == expected, f"number {expected} is left out before {event}"
             self._next_seq[lane] = number + 1
         stored = {key: value for key, value in event.items() if key != "stream_id"}

@@ -3,6 +3,7 @@
     # A comment says which rule it shows.
     @ options profile=gpu65            options of the server, before anything is said
     @ hosted web_search 30s            a tool of the server, and how long it takes
+    @ speaks inject                    the protocol of the first link (append)
     @ turn {"text": "hi"}, {"call": {"name": "shell"}}     a turn of the next create's script
     @ link b                           opens another link; `@ link b hosted` speaks that protocol
     @ drop b                           cuts a link; without a name the first one
@@ -63,6 +64,7 @@ STOPS = frozenset(
         "response.completed",
         "response.incomplete",
         "response.failed",
+        "response.inject.failed",
     }
 )
 TOOLS = [{"type": "function", "name": "shell"}, {"type": "web_search"}]
@@ -101,7 +103,8 @@ class Player:
 
     async def play(self, lines: list[str]) -> None:
         """All lines, and then that nothing is left which somebody should have expected."""
-        await self._open("", "append")
+        spoken = (line.removeprefix("@ speaks ") for line in lines if line.startswith("@ speaks "))
+        await self._open("", next(spoken, "append"))
         for number, line in enumerate(lines, start=1):
             if line and not line.startswith("#"):
                 try:
@@ -142,7 +145,7 @@ class Player:
                 self._links.pop(rest).abort()
                 await self._clock.sleep(SETTLE_S)
             case _:
-                assert directive in ("options", "hosted"), f"no directive {directive!r}"
+                assert directive in ("options", "hosted", "speaks"), f"no directive {directive!r}"
 
     async def _open(self, name: str, protocol: str) -> None:
         link = self._links[name] = await self._world.open(protocol)

@@ -118,6 +118,17 @@ def test_unknown_protocol_is_refused_before_the_upgrade(
     run(main)
 
 
+def test_flag_chooses_the_inject_protocol() -> None:
+    async def main(client: Client) -> None:
+        link = await client.connect("", {"OpenAI-Beta": "responses_multi_agent=v1"})
+        say(link, {**CREATE, "simulation": {"turns": [[{"text": "hi"}]]}})
+        stop = await hear(link, "response.done", "response.completed")
+        assert stop["type"] == "response.completed"
+        await link.close()
+
+    run(main)
+
+
 def test_flag_chooses_the_append_protocol() -> None:
     async def main(client: Client) -> None:
         header = "something_else=1, responses_websockets=2026-02-04"

@@ -110,6 +110,13 @@ SHAPES: list[tuple[events.Numbered, dict[str, Any]]] = [
             "pending": ["call_1"],
         },
     ),
+    (
+        events.InjectCreated(3, "resp_1", "event_1", []),
+        {
+            "type": "response.inject.created", "response_id": "resp_1", "event_id": "event_1",
+            "pending": [],
+        },
+    ),
 ]  # fmt: skip
 
 
