@@ -80,8 +80,8 @@ class HashingJournal:
         self.count += len(records)
         return self._kept.append(response_id, records)
 
-    def read(self, response_id: str) -> list[AnyRecord]:
-        return self._kept.read(response_id)
+    def read(self, response_id: str, start: int = 0, count: int | None = None) -> list[AnyRecord]:
+        return self._kept.read(response_id, start, count)
 
     def forget(self, response_id: str) -> None:
         self._kept.forget(response_id)

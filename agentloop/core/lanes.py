@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from agentloop.core.response import Response
@@ -33,14 +34,26 @@ class LaneState(Generic[T]):
         self.is_observing = False
         self._creates: deque[T] = deque()
 
-    def receive(self, create: T) -> T | None:
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the lane's own Response samples."""
+        return self.own is not None and self.own.state in (State.CREATED, State.SAMPLING)
+
+    @property
+    def own(self) -> Response | None:
+        """The Response that it carries and does not only observe."""
+        return None if self.is_observing else self.current
+
+    def receive(self, create: T, *, is_held: bool = False) -> T | None:
         """A create came: returned if it starts now, kept if it waits for the turn's end.
+
+        Args:
+            is_held: something else than the lane's own Response holds it back.
 
         Raises:
             LimitExceeded: `too_many_queued`.
         """
-        current = None if self.is_observing else self.current
-        if current is None or current.state not in (State.CREATED, State.SAMPLING):
+        if not (self.is_at_work or self._creates or is_held):
             return create
         if len(self._creates) >= WAITING_MAX:
             raise LimitExceeded(
@@ -48,19 +61,30 @@ class LaneState(Generic[T]):
                 code="too_many_queued",
             )
         self._creates.append(create)
-        current.must_yield = True
+        self._mark()
         return None
 
     def next(self) -> T | None:
         """The Response has come to rest or left: the create that takes over, if one waits."""
-        return self._creates.popleft() if self._creates else None
+        create = self._creates.popleft() if self._creates else None
+        self._mark()
+        return create
+
+    def _mark(self) -> None:
+        """The lane's own Response stops at its turn's end where creates wait."""
+        if self.own is not None:
+            self.own.must_yield = bool(self._creates)
 
     def carry(self, response: Response | None, *, is_observing: bool = False) -> None:
         """The lane's Response from now on; its own yields where more creates wait."""
         self.current = response
         self.is_observing = is_observing
-        if response is not None and not is_observing:
-            response.must_yield = bool(self._creates)
+        self._mark()
+
+    @property
+    def waiting(self) -> Sequence[T]:
+        """The creates that wait, in order of receipt."""
+        return self._creates
 
     @property
     def last(self) -> T | None:
@@ -71,8 +95,7 @@ class LaneState(Generic[T]):
         """The link is gone: nothing waits any more. Returns what waited."""
         dropped = list(self._creates)
         self._creates.clear()
-        if self.current is not None and not self.is_observing:
-            self.current.must_yield = False
+        self._mark()
         return dropped
 
     def target(self) -> Response:

@@ -133,6 +133,10 @@ class Appended(Record, tag=True):
     is_inject: bool = False
 
 
+class Unheld(Record, tag=True):
+    """`resumed`: the create that was to take over was refused, so waiting messages get a turn."""
+
+
 class Expired(Record, tag=True):
     """The tool timeout gave each pending call a result, by call id."""
 
@@ -167,6 +171,7 @@ AnyRecord = (
     | Hosted
     | Stopped
     | Appended
+    | Unheld
     | Expired
     | KeptAlive
     | AttachmentChanged

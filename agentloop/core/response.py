@@ -29,6 +29,7 @@ from agentloop.core.records import (
     Stopped,
     TurnEnded,
     TurnStarted,
+    Unheld,
 )
 from agentloop.core.states import State
 from agentloop.engine.api import TokenIds
@@ -218,6 +219,11 @@ class Response(Fold):
             )
         )
         return self._commits[-1].frames[0]
+
+    def go_on(self) -> None:
+        """No create takes over after all: messages that wait at an idle Response get their turn."""
+        if self.state is State.IDLE and self.waiting:
+            self._commit(Unheld(kind="resumed"))
 
     def _resumes(self, outputs: dict[str, Entry], messages: list[Entry]) -> bool:
         if self.state is State.IDLE:

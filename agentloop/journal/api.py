@@ -29,8 +29,12 @@ class Journal(Protocol):
     def append(self, response_id: str, records: Sequence[AnyRecord]) -> int:
         """Keep these records; returns the position of the last one."""
 
-    def read(self, response_id: str) -> list[AnyRecord]:
-        """All records of a Response, oldest first; none for an unknown one."""
+    def read(self, response_id: str, start: int = 0, count: int | None = None) -> list[AnyRecord]:
+        """A Response's records from the `start`th on, oldest first; none for an unknown one.
+
+        Args:
+            count: at most this many; None reads all.
+        """
 
     def forget(self, response_id: str) -> None:
         """Drop a Response's records; unknown ids are ignored."""

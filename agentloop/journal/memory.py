@@ -22,8 +22,9 @@ class MemoryJournal:
         self.gate.advance(self.position)
         return self.position
 
-    def read(self, response_id: str) -> list[AnyRecord]:
-        return list(self._records.get(response_id, ()))
+    def read(self, response_id: str, start: int = 0, count: int | None = None) -> list[AnyRecord]:
+        stop = None if count is None else start + count
+        return self._records.get(response_id, [])[start:stop]
 
     def forget(self, response_id: str) -> None:
         self._records.pop(response_id, None)

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 MIB = 1 << 20
+DRAINED_BYTES = MIB
 
 NORMAL = 1000
 NO_STATUS = 1005
@@ -94,8 +95,8 @@ class Link(Protocol):
         """Forget what waits at refused positions: their records were fenced off."""
 
     async def wait_drained(self) -> None:
-        """Wait until less than half of the queue's limit waits, or the link has closed. For
-        senders of much at once, like a replay; live events never wait."""
+        """Wait until at most `DRAINED_BYTES` wait (half of the queue's limit, if that is less), or
+        the link has closed. For senders of much, like a replay; live events never wait."""
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Flush what is due, say goodbye and release everything, within the close timeout.

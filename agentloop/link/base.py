@@ -15,7 +15,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agentloop.errors import LinkClosed
-from agentloop.link.api import CONNECTION_LOST, NORMAL, TRY_AGAIN_LATER, LinkLimits, Tap
+from agentloop.link.api import (
+    CONNECTION_LOST,
+    DRAINED_BYTES,
+    NORMAL,
+    TRY_AGAIN_LATER,
+    LinkLimits,
+    Tap,
+)
 from agentloop.link.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -103,8 +110,8 @@ class BaseLink(ABC):
         self._wake()  # the head may be gone, and what stood behind it due
 
     async def wait_drained(self) -> None:
-        half = self._limits.queue_bytes // 2
-        await self._wait_until(lambda: self._outbox.queued_bytes <= half)
+        low_bytes = min(self._limits.queue_bytes // 2, DRAINED_BYTES)
+        await self._wait_until(lambda: self._outbox.queued_bytes <= low_bytes)
 
     async def _wait_until(self, is_met: Callable[[], bool]) -> None:
         while not is_met():

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from agentloop.core.context import EMPTY, Context
 from agentloop.core.keys import Keys
 from agentloop.core.response import parent_not_found
-from agentloop.errors import UnknownResponse
+from agentloop.errors import LimitExceeded, UnknownResponse
 from agentloop.loop.live_response import Admitted, Listener, LiveResponse, Shared
+from agentloop.loop.timer import Timer
 
 ENDED_MAX = 1_000  # ended Responses that still answer repeats, attaches and GET
 ENDED_BYTES_MAX = 256 * 2**20  # what their clients sent and heard
 KEYS_MAX = 10_000
+LIVE_MAX = 20_000
 
 
 class Live:
@@ -31,6 +33,7 @@ class Live:
         self._ended: OrderedDict[str, LiveResponse] = OrderedDict()
         self._ended_bytes = 0
         self._forgotten: set[str] = set()
+        self._expiries: dict[str, Timer] = {}
 
     def __iter__(self) -> Iterator[LiveResponse]:
         return iter(tuple(self._live.values()))
@@ -53,6 +56,14 @@ class Live:
         live.task = asyncio.get_running_loop().create_task(live.run(), name=live.response.id)
         live.task.add_done_callback(lambda _: self._retire(live))
         return live
+
+    def check_room(self) -> None:
+        """Raises LimitExceeded (`too_many_responses`) where no more may be open."""
+        if len(self._live) >= LIVE_MAX:
+            raise LimitExceeded(
+                f"{LIVE_MAX} Responses are open; close some, or wait until they end",
+                code="too_many_responses",
+            )
 
     def get(self, response_id: str) -> LiveResponse:
         """The Response with this id.
@@ -91,16 +102,28 @@ class Live:
 
     def _retire(self, live: LiveResponse) -> None:
         live.end_abandoned()
-        response_id = live.response.id
+        response, response_id = live.response, live.response.id
         self._live.pop(response_id, None)
         self._ended[response_id] = live
         self._ended_bytes += live.byte_count
         if response_id in self._forgotten:
             self._drop(response_id)
+        elif not response.config.store and response.config.is_detachable:
+            self._expire(response_id, response.config.options.detach_ttl_s)
         while len(self._ended) > ENDED_MAX or self._ended_bytes > ENDED_BYTES_MAX:
             self._drop(next(iter(self._ended)))
 
+    def _expire(self, response_id: str, ttl_s: float) -> None:
+        """What is not stored answers repeats and attaches for this long after its terminal."""
+        expiry = self._expiries[response_id] = Timer(
+            self.shared.clock, lambda: self._drop(response_id)
+        )
+        expiry.start(ttl_s)
+
     def _drop(self, response_id: str) -> None:
+        expiry = self._expiries.pop(response_id, None)
+        if expiry is not None:
+            expiry.stop()
         live = self._ended.pop(response_id)
         self._ended_bytes -= live.byte_count
         self._forgotten.discard(response_id)
@@ -116,3 +139,5 @@ class Live:
                 live.cancel()
             await asyncio.wait([live.task for live in lives if live.task is not None])
             await asyncio.sleep(0)  # the tasks' callbacks retire them
+        for expiry in self._expiries.values():
+            expiry.stop()

@@ -19,7 +19,6 @@ from agentloop.breakdown import Breakdown, Timeline
 from agentloop.clock import Clock
 from agentloop.core.calls import Call
 from agentloop.core.context import Context, Entry
-from agentloop.core.fold import replay
 from agentloop.core.records import AnyRecord, Config, Ended, TurnStarted
 from agentloop.core.response import Response
 from agentloop.core.states import State
@@ -261,10 +260,10 @@ class LiveResponse:
         self.response.supersede()
         self.publish()
 
-    def frames_after(self, sequence_number: int) -> list[bytes]:
-        """The numbered events after this one, made again from the records."""
-        records = self._shared.journal.read(self.response.id)
-        return replay(self.response.config, records, self.response.parent)[sequence_number + 1 :]
+    def go_on(self) -> None:
+        """The create that was to take over was refused."""
+        self.response.go_on()
+        self.publish()
 
     # -- timers --------------------------------------------------------------------------------
 

@@ -208,9 +208,9 @@ class Sampling:
         if isinstance(record, Appended | Expired):
             for call_id, output in record.outputs.items():
                 self._answers[call_id].set_result(output)
-            if record.kind == "resumed" and self._message is not None:
-                self._message.set_result(None)
-                self._message = None
+        if record.kind == "resumed" and self._message is not None:
+            self._message.set_result(None)
+            self._message = None
 
     def _drop_answers(self) -> None:
         """No future outlives its turn."""

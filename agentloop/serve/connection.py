@@ -6,13 +6,12 @@ one error frame, and nothing else changes.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from msgspec import Raw
 
 from agentloop.admission.admit import fingerprint
-from agentloop.core.lanes import check_lane_name
-from agentloop.core.response import calls_pending
 from agentloop.errors import (
     AgentLoopError,
     ClientFault,
@@ -25,8 +24,10 @@ from agentloop.errors import (
 from agentloop.link.api import Link
 from agentloop.loop.design import Design
 from agentloop.loop.live_response import LiveResponse
-from agentloop.serve.lane import Lane, Received
+from agentloop.serve.lane import Lane
+from agentloop.serve.lanes import Lanes
 from agentloop.serve.service import Service
+from agentloop.serve.waiting import Received
 from agentloop.wire import codec, events
 from agentloop.wire.requests import Append, Attach, Cancel, ClientMessage, Close, Create, Inject
 
@@ -42,40 +43,40 @@ class Connection:
         self._link = link
         self._service = service
         self._design = design
-        self._lanes: dict[str | None, Lane] = {}
 
     async def run(self) -> None:
         """Until the link is gone; then each lane's Response waits for another link, or ends."""
-        try:
-            while True:
-                await self._read()
-        except LinkClosed:
-            pass
-        finally:
-            for lane in self._lanes.values():
-                lane.end()
+        async with asyncio.TaskGroup() as group:
+            lanes = Lanes(self._link, self._service.live, group, self._refuse)
+            try:
+                while True:
+                    await self._read(lanes)
+            except LinkClosed:
+                pass
+            finally:
+                lanes.end()
 
-    async def _read(self) -> None:
+    async def _read(self, lanes: Lanes) -> None:
         try:
             frame = await self._link.recv()
         except ProtocolError as fault:
             self._refuse(fault, codec.Envelope())
             return
         try:
-            self._handle(codec.decode_message(frame), frame)
+            self._handle(codec.decode_message(frame), frame, lanes)
         except AgentLoopError as fault:
             self._refuse(fault, codec.envelope(frame))
         except Exception:
             log.exception("a message could not be handled")
             self._refuse(ServerFault("the server failed"), codec.envelope(frame))
 
-    def _handle(self, message: ClientMessage, frame: bytes) -> None:
+    def _handle(self, message: ClientMessage, frame: bytes, lanes: Lanes) -> None:
         if message.event_id is not None and len(message.event_id) > EVENT_ID_CHARS_MAX:
             raise ProtocolError(
                 f"event_id takes at most {EVENT_ID_CHARS_MAX} characters", param="event_id"
             )
         received = Received(self._link.last_received_s, len(frame))
-        lane = self._lanes.get(message.stream_id) or self._new_lane(message.stream_id)
+        lane = lanes.get(message.stream_id)
         match message:
             case Create():
                 self._create(message, lane, received, frame)
@@ -86,15 +87,10 @@ class Connection:
             case Attach():
                 lane.attach(message)
             case Cancel():
-                live = self._named(message, lane) or lane.target()
-                live.response.cancel()
-                live.publish()
+                lane.cancel(message, self._named(message, lane))
             case Close():
-                live = self._named(message, lane) or lane.target()
-                echo = codec.Envelope("", message.event_id, live.response.id, message.stream_id)
-                live.close(lambda: self._refuse(calls_pending(), echo))
-        if lane.state.current is not None:
-            self._lanes[lane.name] = lane
+                lane.close(message, received, self._named(message, lane))
+        lanes.keep(lane)
 
     def _create(self, message: Create, lane: Lane, received: Received, frame: bytes) -> None:
         """A new Response; or, for a key that is known, the one it made before."""
@@ -134,7 +130,7 @@ class Connection:
             failed = events.InjectFailed(
                 number, message.response_id, message.event_id, body, message.input
             )
-            lane.send([codec.encode(failed)], self._service.live.shared.journal.position)
+            lane.say([codec.encode(failed)], self._service.live.shared.journal.position)
 
     def _named(self, message: Append | Inject | Cancel | Close, lane: Lane) -> LiveResponse | None:
         """The Response that a message names by id; None where it names none.
@@ -152,11 +148,6 @@ class Connection:
                 param="stream_id",
             )
         return live
-
-    def _new_lane(self, name: str | None) -> Lane:
-        """A lane that is not known yet; it becomes known once it carries a Response."""
-        check_lane_name(name, sum(known is not None for known in self._lanes))
-        return Lane(name, self._link, self._service.live, self._refuse)
 
     def _refuse(self, fault: AgentLoopError, envelope: codec.Envelope) -> None:
         """One error frame, not before the records that it may reveal."""

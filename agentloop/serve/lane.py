@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from msgspec import Struct
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from agentloop.admission.admit import admit_input, fingerprint
 from agentloop.core.lanes import LaneState
-from agentloop.errors import AgentLoopError, LimitExceeded, ProtocolError
+from agentloop.core.response import calls_pending
+from agentloop.errors import AgentLoopError, ProtocolError, ServerFault
 from agentloop.link.api import Link
-from agentloop.loop.live import Live
+from agentloop.loop.live import ENDED_MAX, Live
 from agentloop.loop.live_response import Admitted, LiveResponse
+from agentloop.serve.replay import pieces
+from agentloop.serve.waiting import Received, WaitingCreate
 from agentloop.wire import codec, events
-from agentloop.wire.requests import Append, Attach, Inject
+from agentloop.wire.requests import Append, Attach, Cancel, Close, Inject
 
-APPENDS_MAX = 64
-APPEND_BYTES_MAX = 16 * 2**20
+log = logging.getLogger(__name__)
 
 Refuse = Callable[[AgentLoopError, codec.Envelope], None]
 
 
-class Received(Struct, frozen=True):
-    """When a frame came and how large it was."""
+class Traffic(Protocol):
+    """What a lane asks of the link's other lanes."""
 
-    at_s: float
-    byte_count: int
+    @property
+    def is_full(self) -> bool:
+        """Whether as many lanes sample as may."""
 
+    def on_rest(self, lane: Lane) -> None:
+        """Nothing on this lane holds creates back: it lines up with those it has, and whichever
+        lane is first in line may `start_next`."""
 
-class WaitingCreate(Struct):
-    """A create that waits, with the appends that belong to it."""
-
-    admitted: Admitted
-    received: Received
-    appends: list[tuple[Append, Received]] = []
-
-    def keep(self, message: Append, received: Received) -> None:
-        """An append for it came.
-
-        Raises:
-            LimitExceeded: `too_many_queued`, more than may be kept unread.
-        """
-        kept_bytes = sum(kept.byte_count for _, kept in self.appends) + received.byte_count
-        if len(self.appends) >= APPENDS_MAX or kept_bytes > APPEND_BYTES_MAX:
-            raise LimitExceeded(
-                f"a waiting create keeps at most {APPENDS_MAX} appends of together"
-                f" {APPEND_BYTES_MAX} bytes; send them after its `response.created`",
-                code="too_many_queued",
-            )
-        self.appends.append((message, received))
+    def check_room(self, byte_count: int) -> None:
+        """Raises LimitExceeded (`too_many_queued`) where this much more may not wait."""
 
 
 class Lane:
@@ -59,30 +48,73 @@ class Lane:
         refuse: sends an error frame for a message that is found wrong later.
     """
 
-    def __init__(self, name: str | None, link: Link, live: Live, refuse: Refuse) -> None:
+    def __init__(
+        self,
+        name: str | None,
+        link: Link,
+        live: Live,
+        traffic: Traffic,
+        group: asyncio.TaskGroup,
+        refuse: Refuse,
+    ) -> None:
         self.name = name
         self.link = link
         self.state: LaneState[WaitingCreate] = LaneState()
         self._live = live
+        self._traffic = traffic
+        self._group = group
         self._refuse = refuse
-        self._unstored: list[str] = []  # what nobody may ask for once the link is gone
+        self._replay: Iterator[list[bytes]] | None = None  # what is being said again
+        self._catching_up: asyncio.Task[None] | None = None
+        # What nobody may ask for once the link is gone; what is older was forgotten before.
+        self._unstored: deque[str] = deque(maxlen=ENDED_MAX + 1)
 
-    # -- messages ------------------------------------------------------------------------------
+    # -- creates -------------------------------------------------------------------------------
 
     def create(self, admitted: Admitted, received: Received) -> None:
         """Open a Response; the one that is open is superseded, after its turn if it is at work.
 
         Raises:
-            LimitExceeded: `too_many_queued`.
+            LimitExceeded: `too_many_queued`, `too_many_responses`.
             ClientFault: the parent is not there, or not ready.
         """
-        create = self.state.receive(WaitingCreate(admitted, received))
+        is_held = self._is_held or self._traffic.is_full
+        if is_held:
+            self._traffic.check_room(received.byte_count)
+        create = self.state.receive(WaitingCreate(admitted, received), is_held=is_held)
         if create is not None:
             self._start(create)
+        elif not self._is_held:
+            self._traffic.on_rest(self)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether this lane itself makes creates wait."""
+        return self.state.is_at_work or self._replay is not None
+
+    def start_next(self) -> None:
+        """The create that waits longest takes over; without any, what was open goes on."""
+        while not self._is_held and (create := self.state.next()) is not None:
+            self._start_or_refuse(create)
+        own = self.state.own
+        if own is not None and own.is_open and not (self._is_held or self.state.waiting):
+            self._live.get(own.id).go_on()
+
+    def _start_or_refuse(self, create: WaitingCreate) -> bool:
+        try:
+            self._start(create)
+        except AgentLoopError as fault:
+            event_id = create.admitted.event_id
+            self._live.create_keys.release(event_id)
+            self._refuse(fault, codec.Envelope("", event_id, None, self.name))
+            return False
+        return True
 
     def _start(self, create: WaitingCreate) -> None:
         parent = self._live.parent(create.admitted.config.previous_response_id)
         previous = self.state.current
+        if self.state.own is None or not self.state.own.is_open:
+            self._live.check_room()
         if previous is not None and previous.is_open:
             self._live.get(previous.id).supersede(self)
         live = self._live.create(
@@ -95,11 +127,19 @@ class Lane:
         self.state.carry(live.response)
         if not (live.response.config.store or live.response.config.is_detachable):
             self._unstored.append(live.response.id)
-        for message, received in create.appends:
-            try:
+        for message, received in create.frames:
+            self._handle_kept(message, received, live)
+
+    def _handle_kept(self, message: Append | Close, received: Received, live: LiveResponse) -> None:
+        try:
+            if isinstance(message, Append):
                 self.append(message, received, live)
-            except AgentLoopError as fault:
-                self._refuse(fault, codec.Envelope("", message.event_id, None, self.name))
+            else:
+                self.close(message, received, live)
+        except AgentLoopError as fault:
+            self._refuse(fault, codec.Envelope("", message.event_id, None, self.name))
+
+    # -- other messages ------------------------------------------------------------------------
 
     def append(
         self, message: Append | Inject, received: Received, live: LiveResponse | None
@@ -109,15 +149,14 @@ class Lane:
         Raises:
             ClientFault: the Response, a call, an item or the key is not right; nothing changed.
         """
-        if live is None and isinstance(message, Append) and self.state.last is not None:
-            self.state.last.keep(message, received)
+        if live is None and isinstance(message, Append) and self._keep(message, received):
             return
         live = live or self.target()
         response = live.response
         payload = fingerprint(message.input) if message.event_id is not None else b""
         repeated = response.repeat_of(message.event_id, payload)
         if repeated is not None:
-            self.send([repeated], live.position)
+            self.say([repeated], live.position)
             return
         entries = admit_input(message.input, response.calls.find)
         live.receive(received.at_s, received.byte_count)
@@ -125,12 +164,52 @@ class Lane:
         accepted = response.append(entries, message.event_id, payload, is_inject=is_inject)
         live.publish()
         if not live.is_heard_on(self.link):
-            self.send([accepted], live.position)
+            self.say([accepted], live.position)
+
+    def _keep(self, message: Append | Close, received: Received) -> bool:
+        """Whether this belongs to a create that waits; then it waits with it."""
+        if self.state.last is None:
+            return False
+        self._traffic.check_room(received.byte_count)
+        self.state.last.keep(message, received)
+        return True
+
+    def cancel(self, message: Cancel, live: LiveResponse | None) -> None:
+        """End a Response now; without an id, the one at work, else the create that waits longest
+        (which is created for it), else the one that is open.
+
+        Raises:
+            UnknownResponse: there is none.
+            ClientFault: `response_already_completed`.
+        """
+        create = self.state.next() if live is None and not self._is_held else None
+        if create is not None and not self._start_or_refuse(create):
+            return
+        live = live or self.target()
+        live.response.cancel()
+        live.publish()
+
+    def close(self, message: Close, received: Received, live: LiveResponse | None) -> None:
+        """End a Response well; without an id, that of the create received last.
+
+        Raises:
+            UnknownResponse: there is none.
+            ClientFault: `response_already_completed`; what only its client could ask for is gone.
+            StateConflict: `calls_pending`.
+        """
+        if live is None and self._keep(message, received):
+            return
+        live = live or self.target()
+        if not (live.is_open or live.response.config.store):
+            self._live.forget(live.response.id)
+        echo = codec.Envelope("", message.event_id, live.response.id, message.stream_id)
+        live.close(lambda: self._refuse(calls_pending(), echo))
 
     def attach(self, message: Attach) -> None:
         """Take a Response over, or watch it: what it is, what was said, then live.
 
         Raises:
+            UnknownResponse: there is none.
             StateConflict: `lane_busy`.
             ProtocolError: `starting_after` names an event that was never said.
         """
@@ -143,14 +222,26 @@ class Lane:
                 param="starting_after",
             )
         is_observing = message.observe and live.listener is not self
+        self._stop_replay()
         self.state.carry(live.response, is_observing=is_observing)
         if message.observe:
             live.observe(self)
         else:
             live.attach(self)
-        self._replay(live, message.starting_after)
+        self._say_attached(live)
+        self._say_again(live, message.starting_after)
 
-    def _replay(self, live: LiveResponse, starting_after: int) -> None:
+    def target(self) -> LiveResponse:
+        """The Response that a message without an id means.
+
+        Raises:
+            UnknownResponse: the lane carries none.
+        """
+        return self._live.get(self.state.target().id)
+
+    # -- replay --------------------------------------------------------------------------------
+
+    def _say_attached(self, live: LiveResponse) -> None:
         response = live.response
         assert response.state is not None
         attached = events.Attached(
@@ -161,43 +252,78 @@ class Lane:
             response.pending_calls(),
             sorted(response.keys),
         )
-        frames = [codec.encode(attached), *live.frames_after(starting_after)]
-        self.send([*frames, codec.encode(events.ReplayDone(response.id))], live.position)
+        self.say([codec.encode(attached)], live.position)
 
-    def target(self) -> LiveResponse:
-        """The Response that a message without an id means.
+    def _say_again(self, live: LiveResponse, starting_after: int) -> None:
+        """The first piece at once, which mostly is all; the others as the client takes them."""
+        self._replay = pieces(live, self._live.shared.journal, starting_after)
+        if self._say_piece(live):
+            self._catching_up = self._group.create_task(self._catch_up(live))
 
-        Raises:
-            UnknownResponse: the lane carries none.
-        """
-        return self._live.get(self.state.target().id)
+    async def _catch_up(self, live: LiveResponse) -> None:
+        try:
+            while True:
+                await asyncio.sleep(0)
+                await self.link.wait_drained()
+                if not self._say_piece(live):
+                    break
+        except AgentLoopError as fault:
+            self._fail_replay(live, fault)
+        except Exception:
+            log.exception("the replay of %r failed", live.response)
+            self._fail_replay(live, ServerFault("the server failed"))
+
+    def _say_piece(self, live: LiveResponse) -> bool:
+        """Say the next piece. Returns whether there may be more; at the end, events go on live."""
+        assert self._replay is not None
+        for piece in self._replay:
+            self.say(piece, live.position)
+            return True
+        self._replay = None
+        self.say([codec.encode(events.ReplayDone(live.response.id))], live.position)
+        self.on_stop()
+        return False
+
+    def _fail_replay(self, live: LiveResponse, fault: AgentLoopError) -> None:
+        self._replay = None
+        self.state.carry(None)
+        self._refuse(fault, codec.Envelope("", None, live.response.id, self.name))
+        self.on_stop()
+
+    def _stop_replay(self) -> None:
+        self._replay = None
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            self._catching_up = None
 
     # -- the Response's listener ---------------------------------------------------------------
 
     def send(self, frames: Sequence[bytes], position: int) -> None:
+        """Live events; while a replay goes on, they are in one of its later pieces."""
+        if self._replay is None:
+            self.say(frames, position)
+
+    def say(self, frames: Sequence[bytes], position: int) -> None:
+        """Frames on this lane, once `position` is durable."""
         named = frames if self.name is None else codec.with_stream_id(frames, self.name)
         self.link.send(named, position)
 
     def on_stop(self) -> None:
         """The turn's end is where a waiting create takes over."""
-        while (create := self.state.next()) is not None:
-            try:
-                self._start(create)
-                break
-            except AgentLoopError as fault:
-                event_id = create.admitted.event_id
-                self._live.create_keys.release(event_id)
-                self._refuse(fault, codec.Envelope("", event_id, None, self.name))
+        if not self._is_held:
+            self._traffic.on_rest(self)
 
     def lose(self, live: LiveResponse) -> None:
         """Another lane took the Response over."""
-        self.send([codec.encode(events.Detached(live.response.id))], live.position)
+        self._stop_replay()
+        self.say([codec.encode(events.Detached(live.response.id))], live.position)
         if self.state.current is live.response:
             self.state.carry(None)
             self.on_stop()
 
     def end(self) -> None:
         """The link is gone."""
+        self._stop_replay()
         for create in self.state.clear():
             self._live.create_keys.release(create.admitted.event_id)
         if self.state.current is not None and self.state.current.is_open:

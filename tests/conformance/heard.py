@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from agentloop.core.fold import replay
+from agentloop.errors import UnknownResponse
 from agentloop.loop.live import Live
 
 Event = dict[str, Any]
@@ -64,11 +66,29 @@ class Heard:
     def check(self, live: Live) -> None:
         """A replay says again what was heard, and each Response was a sound one."""
         for response_id, heard in self._events.items():
-            frames = live.get(response_id).frames_after(-1)
+            if is_forgotten(live, heard):
+                continue
+            frames = said_again(live, response_id)
             said: list[Event] = [msgspec.json.decode(frame) for frame in frames]
             for event in heard:
                 assert event == said[event["sequence_number"]], "a replay says something else"
             check_response(said)
+
+
+def is_forgotten(live: Live, heard: list[Event]) -> bool:
+    """Whether the Response was not to be stored, and is indeed gone."""
+    try:
+        live.get(heard[0]["response"]["id"])
+    except UnknownResponse:
+        assert not heard[0]["response"]["store"]
+        return True
+    return False
+
+
+def said_again(live: Live, response_id: str) -> list[bytes]:
+    """All events of a Response, made again from its records."""
+    response = live.get(response_id).response
+    return replay(response.config, live.shared.journal.read(response_id), response.parent)
 
 
 def check_response(said: list[Event]) -> None:

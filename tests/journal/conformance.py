@@ -33,6 +33,7 @@ def check_journal(make: Make) -> None:
         check_gate,
         check_listeners_see_what_is_durable,
         check_reader_owns_its_list,
+        check_paged_reading,
         check_unknown_id,
         check_forget,
     ):
@@ -81,6 +82,15 @@ def check_reader_owns_its_list(journal: Journal) -> None:
     given.clear()
     journal.read(ONE).clear()
     assert len(journal.read(ONE)) == 2
+
+
+def check_paged_reading(journal: Journal) -> None:
+    kept = records(5)
+    journal.append(ONE, kept)
+    assert journal.read(ONE, 3) == kept[3:]
+    assert journal.read(ONE, 1, 2) == kept[1:3]
+    assert journal.read(ONE, 4, 2) == kept[4:]
+    assert journal.read(ONE, 5, 2) == []
 
 
 def check_unknown_id(journal: Journal) -> None:

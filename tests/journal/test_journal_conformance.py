@@ -24,11 +24,18 @@ class Forgetful(MemoryJournal):
 class Shared(MemoryJournal):
     """Gives its own list away."""
 
-    def read(self, response_id: str) -> Any:
+    def read(self, response_id: str, start: int = 0, count: int | None = None) -> Any:
         return self._records.get(response_id, [])
 
 
-@pytest.mark.parametrize("wrong", [Forgetful, Shared])
+class Unpaged(MemoryJournal):
+    """Reads all, whatever is asked for."""
+
+    def read(self, response_id: str, start: int = 0, count: int | None = None) -> Any:
+        return super().read(response_id)
+
+
+@pytest.mark.parametrize("wrong", [Forgetful, Shared, Unpaged])
 def test_a_wrong_journal_is_found_out(wrong: type[MemoryJournal]) -> None:
     with pytest.raises(AssertionError):
         check_journal(wrong)

@@ -26,7 +26,7 @@ from agentloop.serve.append import WS_APPEND
 from agentloop.tokens.render import Head, Said, render_head, render_items, render_turn
 from agentloop.wire.items import Message
 from agentloop.wire.requests import AgentLoopOptions
-from tests.conformance.heard import TERMINALS, Event, check_response
+from tests.conformance.heard import TERMINALS, Event, check_response, said_again
 
 T = TypeVar("T")
 ONE_SLOT = replace(INSTANT, name="one-slot", slots=1, block_tokens=16)
@@ -210,7 +210,7 @@ def check_ended(kit: Kit, live: LiveResponse, ear: Ear) -> None:
     """The Response has ended once, in order, and a replay says so too."""
     assert [t for t in ear.types() if t in TERMINALS] == [ear.types()[-1]]
     check_response(ear.said)
-    replayed = [msgspec.json.decode(frame) for frame in live.frames_after(-1)]
+    replayed = [msgspec.json.decode(frame) for frame in said_again(kit.live, live.response.id)]
     assert replayed == ear.said
     assert live.task is not None
     assert live.task.done()

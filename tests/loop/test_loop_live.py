@@ -21,6 +21,7 @@ from agentloop.loop.live import ENDED_MAX
 from agentloop.loop.live_response import LiveResponse
 from agentloop.tokens.render import SaidCall, SaidText
 from agentloop.wire.requests import AgentLoopOptions
+from tests.conformance.heard import said_again
 from tests.loop.loop_kit import Ear, Kit, check_ended, run, script_of, user
 
 LONG = script_of(SaidText("word " * 2_000))
@@ -176,8 +177,8 @@ def test_ended_responses_are_kept_for_a_while() -> None:
             _, ear = kit.start(lambda turn: script_of(SaidText("x")), options=options)
             await ear.wait_stop()
         await asyncio.sleep(0)
-        assert kit.live.get(f"resp_{ENDED_MAX + 5}").frames_after(-1)
-        assert kit.live.get("resp_6").frames_after(-1)
+        assert said_again(kit.live, f"resp_{ENDED_MAX + 5}")
+        assert said_again(kit.live, "resp_6")
         assert list(kit.live) == []
         for gone in range(1, 6):
             with pytest.raises(UnknownResponse):

@@ -1,0 +1,45 @@
+"""A create that waits for its lane, with the frames that belong to it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from agentloop.errors import LimitExceeded
+from agentloop.loop.live_response import Admitted
+from agentloop.wire.requests import Append, Close
+
+FRAMES_MAX = 64
+
+
+class Received(Struct, frozen=True):
+    """When a frame came and how large it was."""
+
+    at_s: float
+    byte_count: int
+
+
+class WaitingCreate(Struct):
+    """A create, and what came for it before it could start."""
+
+    admitted: Admitted
+    received: Received
+    frames: list[tuple[Append | Close, Received]] = []
+
+    @property
+    def byte_count(self) -> int:
+        """What is kept of it."""
+        return self.received.byte_count + sum(each.byte_count for _, each in self.frames)
+
+    def keep(self, message: Append | Close, received: Received) -> None:
+        """A frame for it came.
+
+        Raises:
+            LimitExceeded: `too_many_queued`, more than may be kept unread.
+        """
+        if len(self.frames) >= FRAMES_MAX:
+            raise LimitExceeded(
+                f"a waiting create keeps at most {FRAMES_MAX} frames; send more after its"
+                " `response.created`",
+                code="too_many_queued",
+            )
+        self.frames.append((message, received))
