@@ -16,11 +16,11 @@ from typing import Any, NoReturn
 
 import uvloop
 
-from agentloop.cli import run, serve, streams
+from agentloop.cli import codex_config, run, serve, streams
 from agentloop.cli.signals import Signals
 from agentloop.errors import AgentLoopError, ConfigError
 
-COMMANDS = (run, serve)
+COMMANDS = (run, serve, codex_config)
 RUN_FAILED, WRONG_OPTION = 1, 2
 
 # No bugs of ours: there is no room, or the device is broken.

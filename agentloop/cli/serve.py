@@ -45,6 +45,8 @@ def add_parser(subparsers: Any) -> None:
         help="a Host header to accept besides loopback's; may be repeated")  # fmt: skip
     add("--allow-origin", action="append", default=[], metavar="ORIGIN",
         help="a browser's origin to accept besides the server's own; may be repeated")  # fmt: skip
+    add("--compress", action="store_true",
+        help="accept a client's offer to compress its link: for slow networks")  # fmt: skip
     add("--memory", action="store_true", help="keep everything in memory (the default)")
     add("--until-stdin-closes", action="store_true",
         help="end with whoever holds the other end of standard input")  # fmt: skip
@@ -80,6 +82,7 @@ def _server_options(options: argparse.Namespace) -> ServerOptions:
         seed=options.seed,
         allowed_hosts=tuple(options.allow_host),
         allowed_origins=tuple(options.allow_origin),
+        compresses=options.compress,
     )
 
 

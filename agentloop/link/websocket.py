@@ -1,21 +1,25 @@
 """WebSocket links (RFC 6455) over aiohttp, for both sides.
 
-aiohttp shakes hands, reads, answers pings and closes. Text frames are built here and given to the
-transport directly, many in one write: aiohttp has no call for several frames, and a write costs
-ten times as much as the frame in it. That is sound because a write holds only whole frames and
-compression is never negotiated.
+aiohttp shakes hands, reads, inflates, answers pings and closes. Text frames are built here and
+given to the transport directly, many in one write: aiohttp has no call for several frames, and a
+write costs ten times as much as the frame in it. That is sound because a write holds only whole
+frames, and because aiohttp writes nothing but control frames, which are never compressed.
+
+A server may agree to compress a link; `connect` never asks for it. Limits, counters, queue and tap
+speak of the messages as they are, not of what deflating makes of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import zlib
 from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
-from aiohttp import WSMsgType, web
+from aiohttp import WSMsgType, hdrs, web
 
 from agentloop.errors import LinkClosed, ProtocolError
 from agentloop.gate import Gate
@@ -28,11 +32,13 @@ from agentloop.link.api import (
     LinkLimits,
 )
 from agentloop.link.base import BaseLink, too_big_reason
+from agentloop.link.deflate import DEFLATED_BYTES_MAX, DEFLATED_BYTES_MIN, Deflater, is_sound
 
 if TYPE_CHECKING:
     from agentloop.clock import Clock
 
 _TEXT, _CLOSE = 0x81, 0x88  # FIN and opcode
+_DEFLATED_TEXT = 0xC1  # and RSV1 (RFC 7692, 6)
 _MASKED = 0x80
 _MASK_BYTES = 4
 _REASON_BYTES_MAX = 123  # a control frame holds 125, and the code takes two
@@ -42,6 +48,10 @@ _REASON_BYTES_MAX = 123  # a control frame holds 125, and the code takes two
 _TRANSPORT_BYTES_MAX = 256 * 1024
 _RECHECK_S_MIN, _RECHECK_S_MAX = 0.001, 0.064
 _LINGER_RECHECK_S = 0.01
+# Deflated in one turn of the event loop, as the outbox counts: a millisecond or two.
+_TURN_BYTES_MAX = 64 * 1024
+
+_CORRUPT = 1007, "the compressed data is corrupt"  # RFC 6455, 7.4.1
 
 _pack_medium = Struct("!BBH").pack
 _pack_long = Struct("!BBQ").pack
@@ -58,17 +68,21 @@ async def accept(
     gate: Gate,
     limits: LinkLimits = DEFAULT_LIMITS,
     headers: Mapping[str, str] | None = None,
+    compresses: bool = False,
 ) -> WebSocketLink:
     """Upgrade a request. The handler closes the link at its end and returns `link.response`.
+
+    With `compresses` a client's offer of permessage-deflate is taken where it is sound.
 
     Raises:
         aiohttp.web.HTTPBadRequest: it is not a WebSocket upgrade.
         LinkClosed: the client has already gone.
     """
+    offers = request.headers.get(hdrs.SEC_WEBSOCKET_EXTENSIONS, "")
     response = _ServerSocket(
         decode_text=False,
         max_msg_size=_size_refused(limits),
-        compress=False,
+        compress=compresses and is_sound(offers),
         autoping=True,
         heartbeat=limits.heartbeat_s,
         timeout=limits.close_timeout_s,
@@ -81,7 +95,11 @@ async def accept(
         await response.prepare(request)
     except ConnectionError as error:
         raise LinkClosed("the client left during the upgrade") from error
-    return WebSocketLink(response, transport, clock=clock, gate=gate, limits=limits)
+    agreed = response.headers.get(hdrs.SEC_WEBSOCKET_EXTENSIONS)
+    deflater = Deflater(agreed) if agreed else None
+    return WebSocketLink(
+        response, transport, clock=clock, gate=gate, limits=limits, deflater=deflater
+    )
 
 
 async def connect(
@@ -126,7 +144,8 @@ async def connect(
 
 
 def _size_refused(limits: LinkLimits) -> int:
-    return limits.message_bytes + 1  # aiohttp refuses this size itself
+    # aiohttp refuses this size itself, and one more where it inflates.
+    return limits.message_bytes + 1
 
 
 def _cannot_connect(url: str, error: BaseException) -> LinkClosed:
@@ -138,16 +157,18 @@ def _cannot_connect(url: str, error: BaseException) -> LinkClosed:
 
 
 class _ServerSocket(web.WebSocketResponse[Literal[False]]):
-    """aiohttp's server half, but the link answers an oversized message: aiohttp would not say
-    what the limit is."""
+    """aiohttp's server half, but the link answers an oversized message, because aiohttp would not
+    say what the limit is, and corrupt data, which aiohttp closes as if nothing were wrong."""
 
     refuse_big: Callable[[], None]
 
     async def close(self, *, code: int = NORMAL, message: bytes = b"", drain: bool = True) -> bool:
-        if code != TOO_BIG:
-            return await super().close(code=code, message=message, drain=drain)
-        self.refuse_big()
-        return True
+        if code == TOO_BIG:
+            self.refuse_big()
+            return True
+        if isinstance(self.exception(), zlib.error):
+            code, message = _CORRUPT[0], _CORRUPT[1].encode()
+        return await super().close(code=code, message=message, drain=drain)
 
 
 class _ClientSocket(aiohttp.ClientWebSocketResponse):
@@ -185,12 +206,15 @@ class WebSocketLink(BaseLink):
         gate: Gate,
         limits: LinkLimits,
         session: aiohttp.ClientSession | None = None,
+        deflater: Deflater | None = None,
     ) -> None:
         super().__init__(clock, gate, limits)
         self._socket = socket
         self._transport = transport
         self._session = session
         self._is_masking = session is not None  # clients must (RFC 6455, 5.3), servers must not
+        self._deflater = deflater
+        self._has_deflated = False
         self._recheck_s = _RECHECK_S_MIN
         self._patience: asyncio.Timeout | None = None
         socket.refuse_big = self._refuse_big
@@ -211,11 +235,13 @@ class WebSocketLink(BaseLink):
             raise self._closed_error() from None
         finally:
             self._patience = None
-        if message.type is WSMsgType.TEXT:
+        if message.type is WSMsgType.TEXT and len(message.data) <= self._limits.message_bytes:
             return self._count_in(message.data, self._clock.now())
         if message.type is WSMsgType.BINARY:
             raise ProtocolError("text frames only")
-        if message.type is WSMsgType.CLOSE:
+        if message.type is WSMsgType.TEXT:
+            self._refuse_big()
+        elif message.type is WSMsgType.CLOSE:
             self._end(message.data or NO_STATUS, message.extra or "")
         else:
             self._end(*_failure(message.data))
@@ -225,15 +251,27 @@ class WebSocketLink(BaseLink):
         if self._patience is not None:
             self._patience.reschedule(0)
 
+    def _flush(self) -> None:
+        self._has_deflated = False
+        super()._flush()
+
     def _room_bytes(self) -> int:
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._has_deflated:
             return 0
-        return _TRANSPORT_BYTES_MAX - self._transport.get_write_buffer_size()
+        room_bytes = _TRANSPORT_BYTES_MAX - self._transport.get_write_buffer_size()
+        return room_bytes if self._deflater is None else min(room_bytes, _TURN_BYTES_MAX)
 
     def _write(self, frames: list[bytes]) -> None:
-        encode = encode_masked if self._is_masking else encode_frames
-        self._transport.write(b"".join(encode(frames)))
+        self._transport.write(b"".join(self._encode(frames)))
         self._recheck_s = _RECHECK_S_MIN
+
+    def _encode(self, frames: list[bytes]) -> list[bytes]:
+        if self._is_masking:
+            return encode_masked(frames)
+        if self._deflater is None:
+            return encode_frames(frames)
+        self._has_deflated = True
+        return encode_deflated(frames, self._deflater)
 
     def _wait_for_room(self) -> None:
         # aiohttp owns the protocol and keeps its resume_writing to itself, so look again later.
@@ -279,6 +317,8 @@ class WebSocketLink(BaseLink):
 def _failure(error: object) -> tuple[int, str]:
     if isinstance(error, aiohttp.WebSocketError):
         return error.code, str(error)
+    if isinstance(error, zlib.error):
+        return _CORRUPT
     return CONNECTION_LOST, f"the connection was lost{f': {error}' if error else ''}"
 
 
@@ -299,6 +339,18 @@ def encode_frames(frames: list[bytes]) -> list[bytes]:
         else:
             parts.append(_pack_long(_TEXT, 127, size))
         parts.append(frame)
+    return parts
+
+
+def encode_deflated(frames: list[bytes], deflater: Deflater) -> list[bytes]:
+    """Text frames of a server that has agreed to compress (RFC 7692, 6.1): each message says for
+    itself whether it is compressed, and the very short and very long ones are not."""
+    parts: list[bytes] = []
+    for frame in frames:
+        if DEFLATED_BYTES_MIN <= len(frame) <= DEFLATED_BYTES_MAX:
+            parts.append(_frame(_DEFLATED_TEXT, deflater.deflate(frame), is_masked=False))
+        else:
+            parts += encode_frames([frame])
     return parts
 
 

@@ -95,7 +95,8 @@ class App:
         if request.headers.get("Upgrade", "").lower() != "websocket":
             raise UpgradeRequired("GET /v1/responses is a WebSocket endpoint; send an upgrade")
         gate = self._service.live.shared.journal.gate
-        link = await accept(request, clock=self._clock, gate=gate)
+        compresses = self._options.compresses
+        link = await accept(request, clock=self._clock, gate=gate, compresses=compresses)
         if self._recorder is not None:
             link.tap = self._recorder.tap()
         self._links.add(link)
