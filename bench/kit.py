@@ -118,6 +118,21 @@ def cpu_s(process_id: int) -> float:
     return int(ran_ns) / 1e9
 
 
+class Footprint(NamedTuple):
+    """What a process holds."""
+
+    resident_mib: float
+    descriptors: int
+
+
+def footprint(process_id: int) -> Footprint:
+    """What a process holds now."""
+    process = Path(f"/proc/{process_id}")
+    lines = (process / "status").read_text().splitlines()
+    resident_kib = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+    return Footprint(resident_kib / 1024, len(os.listdir(process / "fd")))
+
+
 @asynccontextmanager
 async def serving(names: Sequence[str], placement: Placement) -> AsyncIterator[list[Server]]:
     """These `SERVERS`, each a process of its own, ended again by its id whatever happens."""

@@ -10,11 +10,12 @@ from msgspec import Raw
 
 from agentloop.core.calls import Call, unknown_call
 from agentloop.core.context import Entry
-from agentloop.errors import ProtocolError
+from agentloop.errors import ProtocolError, UnknownCall
 from agentloop.tokens.render import render_items, render_result
 from agentloop.wire import codec
 from agentloop.wire.items import (
     AnyItem,
+    CallItem,
     CustomToolCallOutput,
     FunctionCallOutput,
     FunctionTool,
@@ -53,9 +54,22 @@ def admit_history(raw: Raw) -> list[Entry]:
     items = codec.decode_items(raw)
     if not items:
         return []
+    _check_order(items)
     rendered = render_items(items)
     first = Entry(items[0], rendered)  # rendering is of the whole: its ids stand with the first
     return [first, *(Entry(item, rendered[:0]) for item in items[1:])]
+
+
+def _check_order(items: list[AnyItem]) -> None:
+    announced: set[str] = set()
+    for position, item in enumerate(items):
+        if isinstance(item, CallItem):
+            announced.add(item.call_id)
+        elif isinstance(item, OutputItem) and item.call_id not in announced:
+            raise UnknownCall(
+                f"no call {item.call_id!r} stands before its output",
+                param=f"input[{position}].call_id",
+            )
 
 
 def admit_input(raw: Raw, find: FindCall) -> list[tuple[int, Entry]]:

@@ -150,7 +150,15 @@ def extended(context: Context, entries: Sequence[Entry]) -> Context:
     if not entries:
         return context
     items = [entry.item for entry in entries if entry.item is not None]
+    return context.extend(items, _joined(entries), count_turns(items))
+
+
+def _joined(entries: Sequence[Entry]) -> TokenIds[int]:
+    """The ids of all entries. Where one has them all, they are shared: nobody changes them."""
+    filled = [entry.ids for entry in entries if entry.ids]
+    if len(filled) == 1:
+        return filled[0]
     ids = array("I")
-    for entry in entries:
-        ids.extend(entry.ids)
-    return context.extend(items, ids, count_turns(items))
+    for each in filled:
+        ids.extend(each)
+    return ids

@@ -124,6 +124,8 @@ class Response(Fold):
         self._commit(TurnEnded(kind="turn_ended", reason=reason, cached_tokens=cached_tokens))
         if reason == "length":
             self.end("incomplete", reason="max_output_tokens")
+        elif self.transcript.ends_in_cut_call:
+            self.end("failed", error=("server_error", "the engine stopped within a call"))
 
     def answer_hosted(self, call: Call, output: Entry) -> None:
         """A hosted call's output is in; where it is an item, it gets its id here."""
@@ -221,8 +223,8 @@ class Response(Fold):
         return self._commits[-1].frames[0]
 
     def go_on(self) -> None:
-        """No create takes over after all: messages that wait at an idle Response get their turn."""
-        if self.state is State.IDLE and self.waiting:
+        """No create takes over after all: what waits at an idle Response gets its turn."""
+        if self.state is State.IDLE and (self.waiting or self.calls.of_turn):
             self._commit(Unheld(kind="resumed"))
 
     def _resumes(self, outputs: dict[str, Entry], messages: list[Entry]) -> bool:

@@ -25,7 +25,7 @@ from agentloop.core.records import (
     TurnStarted,
 )
 from agentloop.core.snapshot import NO_USAGE, add_usage, snapshot, usage
-from agentloop.core.writers import Writer, writer_for
+from agentloop.core.writers import Writer, is_cut_call, writer_for
 from agentloop.engine.api import TokenIds
 from agentloop.tokens.parse import Closed, Cut, Delta, Opened, Parsed, Parser, reasoning_count
 from agentloop.wire import codec, events
@@ -70,6 +70,11 @@ class Transcript:
     def last_seq(self) -> int:
         """The number of the last event; there is always one, the creation's."""
         return self.next_seq - 1
+
+    @property
+    def ends_in_cut_call(self) -> bool:
+        """Whether the current turn's last item is a call that was cut before it was whole."""
+        return len(self.items) > self.turn_item_start and is_cut_call(self.items[-1])
 
     def feed(self, record: AnyRecord, pending: PendingCalls) -> list[bytes]:
         """The record's events, numbered and encoded; `pending` tells the calls open after it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from agentloop.core.records import Config
 from agentloop.errors import ProtocolError
@@ -29,6 +30,10 @@ from agentloop.wire.items import (
 )
 
 _UNNUMBERED = 0
+
+
+def _agent(name: str) -> Raw | UnsetType:
+    return Raw(codec.encode({"agent_name": name})) if name else UNSET
 
 
 class Writer(Protocol):
@@ -56,7 +61,7 @@ class _ItemWriter:
     def __init__(self, config: Config, index: int) -> None:
         self.index = index
         self.id = derive(self.prefix, config.id, index)
-        self._agent = {"agent_name": config.agent_name} if config.agent_name else None
+        self._agent = _agent(config.agent_name)
 
     def item(self, text: str, status: str) -> AnyItem:
         """The item in this status, with this text so far."""

@@ -158,9 +158,15 @@ def _cannot_connect(url: str, error: BaseException) -> LinkClosed:
 
 class _ServerSocket(web.WebSocketResponse[Literal[False]]):
     """aiohttp's server half, but the link answers an oversized message, because aiohttp would not
-    say what the limit is, and corrupt data, which aiohttp closes as if nothing were wrong."""
+    say what the limit is, and corrupt data, which aiohttp closes as if nothing were wrong; and it
+    cuts off a peer that is silent, which aiohttp would wait for where it owes it a pong."""
 
     refuse_big: Callable[[], None]
+    cut: Callable[[], None]
+
+    def _pong_not_received(self) -> None:
+        super()._pong_not_received()
+        self.cut()
 
     async def close(self, *, code: int = NORMAL, message: bytes = b"", drain: bool = True) -> bool:
         if code == TOO_BIG:
@@ -218,6 +224,8 @@ class WebSocketLink(BaseLink):
         self._recheck_s = _RECHECK_S_MIN
         self._patience: asyncio.Timeout | None = None
         socket.refuse_big = self._refuse_big
+        if isinstance(socket, _ServerSocket):
+            socket.cut = transport.abort
 
     @property
     def response(self) -> web.StreamResponse:
@@ -232,6 +240,9 @@ class WebSocketLink(BaseLink):
             async with asyncio.timeout(None) as self._patience:
                 message = await self._socket.receive()
         except TimeoutError:  # only `_wake_reader` makes it expire
+            raise self._closed_error() from None
+        except ConnectionError as error:  # aiohttp could not answer a ping
+            self._end(*_failure(error))
             raise self._closed_error() from None
         finally:
             self._patience = None

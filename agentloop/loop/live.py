@@ -17,6 +17,7 @@ ENDED_MAX = 1_000  # ended Responses that still answer repeats, attaches and GET
 ENDED_BYTES_MAX = 256 * 2**20  # what their clients sent and heard
 KEYS_MAX = 10_000
 LIVE_MAX = 20_000
+LIVE_BYTES_MAX = 4 * 2**30  # what their clients sent
 
 
 class Live:
@@ -49,9 +50,10 @@ class Live:
     ) -> LiveResponse:
         """A new Response, told to its listener and started."""
         live = LiveResponse(admitted, self.shared, parent, received_s, byte_count)
-        self._live[live.response.id] = live
-        live.listener = listener
         live.response.create(admitted.head, admitted.entries)
+        live.listener = listener
+        self._live[live.response.id] = live
+        live.load(byte_count)
         live.publish()
         live.task = asyncio.get_running_loop().create_task(live.run(), name=live.response.id)
         live.task.add_done_callback(lambda _: self._retire(live))
@@ -59,9 +61,11 @@ class Live:
 
     def check_room(self) -> None:
         """Raises LimitExceeded (`too_many_responses`) where no more may be open."""
-        if len(self._live) >= LIVE_MAX:
+        held_bytes = self.shared.load.received_bytes
+        if len(self._live) >= LIVE_MAX or held_bytes >= LIVE_BYTES_MAX:
             raise LimitExceeded(
-                f"{LIVE_MAX} Responses are open; close some, or wait until they end",
+                f"{len(self._live)} Responses are open and hold {held_bytes} bytes; close some, or"
+                " wait until they end",
                 code="too_many_responses",
             )
 
@@ -102,6 +106,7 @@ class Live:
 
     def _retire(self, live: LiveResponse) -> None:
         live.end_abandoned()
+        live.release()
         response, response_id = live.response, live.response.id
         self._live.pop(response_id, None)
         self._ended[response_id] = live
@@ -115,10 +120,8 @@ class Live:
 
     def _expire(self, response_id: str, ttl_s: float) -> None:
         """What is not stored answers repeats and attaches for this long after its terminal."""
-        expiry = self._expiries[response_id] = Timer(
-            self.shared.clock, lambda: self._drop(response_id)
-        )
-        expiry.start(ttl_s)
+        expiry = self._expiries[response_id] = Timer(self.shared.clock)
+        expiry.start(ttl_s, lambda: self._drop(response_id))
 
     def _drop(self, response_id: str) -> None:
         expiry = self._expiries.pop(response_id, None)

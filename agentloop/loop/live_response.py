@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from agentloop.behaviors.api import Behavior
 from agentloop.behaviors.attempts import Attempts
@@ -23,6 +23,7 @@ from agentloop.core.records import AnyRecord, Config, Ended, TurnStarted
 from agentloop.core.response import Response
 from agentloop.core.states import State
 from agentloop.engine.api import Engine, TokenIds
+from agentloop.errors import LimitExceeded
 from agentloop.journal.api import Journal
 from agentloop.loop.design import Design
 from agentloop.loop.sampling import HostedTools, Sampling
@@ -30,6 +31,7 @@ from agentloop.loop.timer import Timer
 
 log = logging.getLogger(__name__)
 
+INPUT_BYTES_MAX = 64 * 2**20
 TIMED_OUT = "The tool gave no result in time."
 _NO_TIME_S = 0.001  # less may not move the clock at all
 
@@ -54,6 +56,12 @@ class Listener(Protocol):
         """Another lane took the Response over."""
 
 
+class Load(Struct):
+    """What clients have sent to the Responses that are open, in bytes."""
+
+    received_bytes: int = 0
+
+
 class Shared(Struct, frozen=True):
     """What all Responses of a server share."""
 
@@ -62,6 +70,7 @@ class Shared(Struct, frozen=True):
     attempts: Attempts
     admit_result: Callable[[Call, str], Entry]
     keepalive_s: float = 15.0
+    load: Load = field(default_factory=Load)
 
 
 class Admitted(Struct, frozen=True):
@@ -98,11 +107,12 @@ class LiveResponse:
         self._observers: list[Listener] = []
         self.task: asyncio.Task[None] | None = None
         self._shared = shared
+        self._received_bytes = 0
         self._said_s = shared.clock.now()
-        self._keepalive = Timer(shared.clock, self._keep_alive)
-        self._tool_timeout = Timer(shared.clock, self._expire_calls)
-        self._detach_ttl = Timer(shared.clock, self._expire_detached)
-        self._sampling = Sampling(
+        self._keepalive = Timer(shared.clock)
+        self._tool_timeout = Timer(shared.clock)
+        self._detach_ttl = Timer(shared.clock)
+        self._sampling: Sampling | None = Sampling(
             self.response,
             engine=admitted.engine,
             behavior=admitted.behavior,
@@ -120,8 +130,13 @@ class LiveResponse:
 
     async def run(self) -> None:
         """The loop; a bug in it ends the Response instead of leaving its client waiting."""
+        assert self._sampling is not None, "a Response runs once"
         try:
             await self._sampling.run()
+        except asyncio.CancelledError as cancelled:
+            # A task group's frame keeps the exception that keeps the frame (CPython 3.11), and with
+            # it all that ran here.
+            raise cancelled.with_traceback(None)  # noqa: B904
         except Exception:
             log.exception("the loop of %r failed", self.response)
             self.end_abandoned()
@@ -144,7 +159,8 @@ class LiveResponse:
             self.position = self._shared.journal.append(self.response.id, records)
             self._send([frame for commit in commits for frame in commit.frames])
             for record in records:
-                self._sampling.wake(record)
+                if self._sampling is not None:
+                    self._sampling.wake(record)
                 self._follow(record)
         for refuse in self.response.take_refused_closes():
             refuse()
@@ -163,7 +179,7 @@ class LiveResponse:
     def _follow(self, record: AnyRecord) -> None:
         """What else a record brings: timers, the resting lane, the end of the task."""
         if isinstance(record, TurnStarted):
-            self._keepalive.start(self._shared.keepalive_s)
+            self._keepalive.start(self._shared.keepalive_s, self._keep_alive)
         if record.kind in ("suspended", "appended", "resumed"):
             self._watch_calls()
         if record.kind in ("suspended", "idled"):
@@ -191,7 +207,13 @@ class LiveResponse:
         self._tool_timeout.stop()
         timeout_s = self.response.config.options.tool_timeout_s
         if timeout_s is not None and self.response.state is State.SUSPENDED:
-            self._tool_timeout.start(timeout_s)
+            self._tool_timeout.start(timeout_s, self._expire_calls)
+
+    def release(self) -> None:
+        """The loop's task is done: what ran it goes, what it said and remembers stays."""
+        self.task = None
+        self._sampling = None
+        self.load(-self._received_bytes)
 
     def cancel(self) -> None:
         """Stop the loop; its engine work is aborted as it unwinds."""
@@ -234,7 +256,8 @@ class LiveResponse:
             self.response.lose_link()
             self.publish()
         if self.is_open:
-            self._detach_ttl.start(self.response.config.options.detach_ttl_s)
+            ttl_s = self.response.config.options.detach_ttl_s
+            self._detach_ttl.start(ttl_s, self._expire_detached)
 
     def _forget(self, observer: Listener) -> None:
         if observer in self._observers:
@@ -243,7 +266,21 @@ class LiveResponse:
     def receive(self, received_s: float, byte_count: int) -> None:
         """A frame for this Response came."""
         self.byte_count += byte_count
+        self.load(byte_count)
         self.breakdown.receive(received_s, byte_count)
+
+    def load(self, byte_count: int) -> None:
+        """The server holds this much more for its client."""
+        self._received_bytes += byte_count
+        self._shared.load.received_bytes += byte_count
+
+    def check_room(self, byte_count: int) -> None:
+        """Raises LimitExceeded where the client would have sent more than a Response takes."""
+        if self._received_bytes + byte_count > INPUT_BYTES_MAX:
+            raise LimitExceeded(
+                f"a Response takes {INPUT_BYTES_MAX} bytes of input; go on from it with a new"
+                " create, compacted"
+            )
 
     def close(self, refuse: Callable[[], None]) -> None:
         """End well; `refuse` is called where that turns out to be impossible at the turn's end."""
@@ -273,7 +310,7 @@ class LiveResponse:
             self.response.keep_alive()
             self.publish()
             left_s = self._shared.keepalive_s
-        self._keepalive.start(left_s)
+        self._keepalive.start(left_s, self._keep_alive)
 
     def _expire_calls(self) -> None:
         admit = self._shared.admit_result

@@ -21,12 +21,14 @@ class StepStream:
         self._waiter: asyncio.Future[None] | None = None
 
     def on_steps(self, ids: list[int], sizes: bytes) -> None:
+        if self.finish is not None:  # what comes after the finish belongs to nobody
+            return
         self._ids.extend(ids)
         self._sizes += sizes
         self._wake()
 
     def on_finish(self, finish: Finish) -> None:
-        self.finish = finish
+        self.finish = self.finish or finish
         self._wake()
 
     def _wake(self) -> None:

@@ -34,6 +34,7 @@ from agentloop.wire.requests import Append, Attach, Cancel, ClientMessage, Close
 log = logging.getLogger(__name__)
 
 EVENT_ID_CHARS_MAX = 512
+BURST_FRAMES_MAX = 64
 
 
 class Connection:
@@ -50,7 +51,9 @@ class Connection:
             lanes = Lanes(self._link, self._service.live, group, self._refuse)
             try:
                 while True:
-                    await self._read(lanes)
+                    for _ in range(BURST_FRAMES_MAX):
+                        await self._read(lanes)
+                    await asyncio.sleep(0)  # frames that are here already are read without a pause
             except LinkClosed:
                 pass
             finally:
@@ -66,6 +69,8 @@ class Connection:
             self._handle(codec.decode_message(frame), frame, lanes)
         except AgentLoopError as fault:
             self._refuse(fault, codec.envelope(frame))
+        except RecursionError:  # it decoded, but with no room left to be looked at
+            self._refuse(ProtocolError("the frame: nested too deeply"), codec.envelope(frame))
         except Exception:
             log.exception("a message could not be handled")
             self._refuse(ServerFault("the server failed"), codec.envelope(frame))

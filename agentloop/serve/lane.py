@@ -11,7 +11,7 @@ from typing import Protocol
 from agentloop.admission.admit import admit_input, fingerprint
 from agentloop.core.lanes import LaneState
 from agentloop.core.response import calls_pending
-from agentloop.errors import AgentLoopError, ProtocolError, ServerFault
+from agentloop.errors import AgentLoopError, ProtocolError, ServerFault, UnknownResponse
 from agentloop.link.api import Link
 from agentloop.loop.live import ENDED_MAX, Live
 from agentloop.loop.live_response import Admitted, LiveResponse
@@ -104,11 +104,18 @@ class Lane:
         try:
             self._start(create)
         except AgentLoopError as fault:
-            event_id = create.admitted.event_id
-            self._live.create_keys.release(event_id)
-            self._refuse(fault, codec.Envelope("", event_id, None, self.name))
+            self._refuse_waiting(create, fault)
             return False
         return True
+
+    def _refuse_waiting(self, create: WaitingCreate, fault: AgentLoopError) -> None:
+        """The create, and all that was for the Response that is not to be."""
+        event_id = create.admitted.event_id
+        self._live.create_keys.release(event_id)
+        self._refuse(fault, codec.Envelope("", event_id, None, self.name))
+        for message, _ in create.frames:
+            unknown = UnknownResponse("the create before this was refused", param="response_id")
+            self._refuse(unknown, codec.Envelope("", message.event_id, None, self.name))
 
     def _start(self, create: WaitingCreate) -> None:
         parent = self._live.parent(create.admitted.config.previous_response_id)
@@ -158,6 +165,7 @@ class Lane:
         if repeated is not None:
             self.say([repeated], live.position)
             return
+        live.check_room(received.byte_count)
         entries = admit_input(message.input, response.calls.find)
         live.receive(received.at_s, received.byte_count)
         is_inject = isinstance(message, Inject)
@@ -179,12 +187,12 @@ class Lane:
         (which is created for it), else the one that is open.
 
         Raises:
-            UnknownResponse: there is none.
+            UnknownResponse: there is none, or the create is refused.
             ClientFault: `response_already_completed`.
         """
         create = self.state.next() if live is None and not self._is_held else None
         if create is not None and not self._start_or_refuse(create):
-            return
+            raise UnknownResponse("the create that this was for was refused", param="response_id")
         live = live or self.target()
         live.response.cancel()
         live.publish()
@@ -328,5 +336,6 @@ class Lane:
             self._live.create_keys.release(create.admitted.event_id)
         if self.state.current is not None and self.state.current.is_open:
             self._live.get(self.state.current.id).leave(self)
+        self.state.carry(None)
         for response_id in self._unstored:
             self._live.forget(response_id)

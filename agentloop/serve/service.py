@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from agentloop.admission.admit import admit_history, admit_tools
 from agentloop.admission.resolve import Resolver
@@ -17,11 +17,11 @@ from agentloop.loop.live_response import Admitted
 from agentloop.serve.hosted import TableTools
 from agentloop.tokens.render import Head, render_head
 from agentloop.wire import codec
-from agentloop.wire.events import AUTO
 from agentloop.wire.items import FunctionTool
 from agentloop.wire.requests import AgentLoopOptions, Create
 
 ENGINE_RETRIES_MAX = 100
+TOKENS_MAX = 2**31 - 1
 SECONDS_MAX = 31_536_000.0  # a year: what a timer is still good for
 BACKGROUND_TTL_S = 86_400.0
 _EFFORTS = ("low", "medium", "high")
@@ -80,14 +80,14 @@ class Service:
             options=_options(create, design),
             instructions=create.instructions,
             tools=tools,
-            raw_tools=tuple(create.tools),
+            raw_tools=tuple(raw.copy() for raw in create.tools),  # not the whole frame with them
             parallel_tool_calls=create.parallel_tool_calls,
             previous_response_id=create.previous_response_id,
             store=create.store is not False,
             is_background=create.background,
-            max_output_tokens=_positive(create.max_output_tokens, "max_output_tokens"),
+            max_output_tokens=_token_limit(create.max_output_tokens, "max_output_tokens"),
             effort=_effort(create),
-            tool_choice=AUTO if create.tool_choice is UNSET else create.tool_choice,
+            tool_choice=Raw(codec.encode(create.tool_choice or "auto")),
             temperature=1.0 if create.temperature is None else create.temperature,
             top_p=1.0 if create.top_p is None else create.top_p,
             metadata=Raw(codec.encode(create.metadata or {})),
@@ -126,9 +126,9 @@ def _in_range(value: float, param: str, most: float = SECONDS_MAX) -> None:
         raise ProtocolError(f"{param} must be from 0 to {most:g}, got {value:g}", param=param)
 
 
-def _positive(value: int | None, param: str) -> int | None:
-    if value is not None and value < 1:
-        raise ProtocolError(f"{param} must be at least 1, got {value}", param=param)
+def _token_limit(value: int | None, param: str) -> int | None:
+    if value is not None and not 1 <= value <= TOKENS_MAX:
+        raise ProtocolError(f"{param} must be from 1 to {TOKENS_MAX}, got {value}", param=param)
     return value
 
 

@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, UnsetType
 
 from agentloop.errors import ProtocolError
-from agentloop.wire.items import AnyItem, FunctionTool, Message, TypedItem, UnknownItem
+from agentloop.wire.items import (
+    AnyItem,
+    ContentPart,
+    FunctionTool,
+    Message,
+    OutputItem,
+    TypedItem,
+    UnknownItem,
+)
 from agentloop.wire.requests import ClientMessage
 
 T = TypeVar("T")
@@ -106,8 +114,32 @@ def decode_items(raw: Raw, param: str = "input") -> list[AnyItem]:
     try:
         items = _items_decoder.decode(raw)
     except _DECODE_FAILURES:
-        return _decode_each(raw, param)
-    return [Message(role="user", content=items)] if isinstance(items, str) else list(items)
+        return _let_go(_decode_each(raw, param))
+    if isinstance(items, str):
+        return [Message(role="user", content=items)]
+    return _let_go(list(items))
+
+
+def _let_go(items: list[AnyItem]) -> list[AnyItem]:
+    """Copy the small raw fields: each would keep the whole frame alive."""
+    for item in items:
+        if not isinstance(item, UnknownItem) and isinstance(item.agent, Raw):
+            item.agent = item.agent.copy()
+        for part in _parts_of(item):
+            part.annotations, part.logprobs = _copied(part.annotations), _copied(part.logprobs)
+    return items
+
+
+def _parts_of(item: AnyItem) -> Sequence[ContentPart]:
+    if isinstance(item, Message):
+        return () if isinstance(item.content, str) else item.content
+    if isinstance(item, OutputItem):
+        return () if isinstance(item.output, str) else item.output
+    return ()
+
+
+def _copied(raw: Raw | UnsetType) -> Raw | UnsetType:
+    return raw.copy() if isinstance(raw, Raw) else raw
 
 
 def _decode_each(raw: Raw, param: str) -> list[AnyItem]:

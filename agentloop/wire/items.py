@@ -17,18 +17,19 @@ class ContentPart(Struct, gc=False):
 
     type: str = "input_text"
     text: str | UnsetType = UNSET
-    annotations: list[Any] | UnsetType = UNSET
-    logprobs: list[Any] | UnsetType = UNSET
+    annotations: Raw | UnsetType = UNSET
+    logprobs: Raw | UnsetType = UNSET
 
 
 Content = str | list[ContentPart]
+_NONE = Raw(b"[]")
 
 
 class Item(Struct, tag_field="type", omit_defaults=True, kw_only=True):
     """Base of all items. `agent` names who said it, where a Response may hold several agents."""
 
     id: str | None = None
-    agent: Any = None
+    agent: Raw | UnsetType = UNSET
 
 
 class Message(Item, tag="message"):
@@ -141,7 +142,7 @@ def text_of(content: Content) -> str:
 
 def output_text(text: str) -> ContentPart:
     """The text part that the server itself writes."""
-    return ContentPart("output_text", text, annotations=[], logprobs=[])
+    return ContentPart("output_text", text, annotations=_NONE, logprobs=_NONE)
 
 
 def is_model_output(item: AnyItem) -> bool:

@@ -73,7 +73,7 @@ class Create(Struct, tag_field="type", tag="response.create", kw_only=True, omit
     input: Raw = NO_ITEMS
     instructions: str | None = None
     tools: list[Raw] = []
-    tool_choice: Raw | UnsetType = UNSET
+    tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     store: bool | None = None

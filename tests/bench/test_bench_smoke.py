@@ -14,8 +14,9 @@ import pytest
 
 from agentloop.errors import ServerFault
 from agentloop.wire.requests import ScriptedCall, ScriptedPart
-from bench import depth, driver, figures, kit, stream, tool_turn
-from bench.kit import JOINED, NAIVE, OURS, SERVERS, Check, Placement
+from bench import crowd, depth, driver, figures, kit, stream, suspended, tool_turn
+from bench.crowd import HEALTHY, SICK, Fate
+from bench.kit import JOINED, NAIVE, OURS, SERVERS, Check, Footprint, Placement
 
 ROOT = Path(__file__).parents[2]
 CALL = ScriptedPart(call=ScriptedCall("shell", {"cmd": "ls", "timeout_ms": 10}))
@@ -117,6 +118,87 @@ def test_pages_are_real_and_all_different() -> None:
     assert {len(text) for text in texts} == {depth.PAGE_CHARS}
     assert texts == depth.pages(seed=1, count=30)
     assert texts != depth.pages(seed=2, count=30)
+
+
+# -- crowds ------------------------------------------------------------------------------------
+
+
+async def test_a_crowd_is_healthy_beside_the_sick(placement: Placement) -> None:
+    sizes = crowd.Sizes(
+        suspended=6, streaming=2, timed=3, idle=2, rounds=0, round_s=3.0, rest_s=1.0,
+        unread_tokens_per_s=200_000,
+    )  # fmt: skip
+    before, (healthy, sick) = await crowd.measure(sizes, placement, seed=0)
+    assert (healthy.kind, healthy.stalled, healthy.blackholed) == (HEALTHY, None, None)
+    for run in (healthy, sick):
+        assert run.turns > sizes.timed
+        assert 0 < run.p50_us <= run.p99_us <= run.slowest_us
+        assert run.deltas_per_s > 0
+        assert (
+            run.open.descriptors >= before.descriptors + 13
+        )  # the links; more where some are sick
+        assert run.rest.descriptors == before.descriptors
+    assert sick.kind == SICK
+    assert sick.stalled is not None
+    assert sick.stalled.close_code == 1013
+    assert sick.blackholed == Fate()  # no heartbeat is over yet
+
+
+@pytest.mark.parametrize(
+    ("change", "is_met"),
+    [
+        ({}, [True] * 5),
+        ({"p99_us": 1_310.0}, [False, True, True, True, True]),
+        ({"p99_us": 1_310.0, "turns": 900}, [True] * 4),
+        ({"stalled": Fate(9.5, 1006)}, [True, False, True, True, True]),
+        ({"blackholed": Fate()}, [True, True, False, True, True]),
+        ({"rest": Footprint(100.0, 18)}, [True, True, True, False, True]),
+        ({"rest": Footprint(133.0, 19)}, [True, True, True, True, False]),
+    ],
+)
+def test_crowd_bounds(change: dict[str, object], is_met: list[bool]) -> None:
+    healthy = crowd.Run(
+        kind=HEALTHY, turns=5_000, p50_us=500.0, p99_us=1_000.0, slowest_us=2_000.0,
+        deltas_per_s=65.0, server_load=0.1, open=Footprint(120.0, 519), rest=Footprint(100.0, 19),
+        stalled=None, blackholed=None,
+    )  # fmt: skip
+    warm = msgspec.structs.replace(
+        healthy, kind=SICK, p99_us=1_290.0, stalled=Fate(9.5, 1013), blackholed=Fate(45.2)
+    )
+    sick = msgspec.structs.replace(warm, **change)
+    found = crowd.report(Footprint(80.0, 19), [healthy, warm, healthy, sick], crowd.Sizes(rounds=1))
+    assert [check.is_met for check in found.checks] == is_met
+    assert (
+        "lost after 45.2 s"
+        in crowd.report(
+            Footprint(80.0, 19), [healthy, warm, healthy, warm], crowd.Sizes(rounds=1)
+        ).show()
+    )
+
+
+async def test_suspended_counts_what_a_response_holds(monkeypatch, placement: Placement) -> None:
+    monkeypatch.setattr(suspended, "CORPUS_TOKENS", 50_000)
+    sizes = suspended.Sizes(contexts=(3_000,), responses=(64,), turns=20)
+    (found,), (parts,) = await suspended.measure(sizes, placement, seed=0)
+    assert found.case.responses == found.case.asked == 64
+    assert 2_700 < found.tokens < 3_300
+    assert parts.kib["context: ids"] > 4 * 2_700 / 1_024
+    assert sum(parts.kib.values()) < found.kib * 2
+    settings = {pause.setting for pause in found.pauses if pause.generation == suspended.FULL}
+    assert len(settings) == 5
+    report = suspended.report([found], [parts], sizes)
+    assert not report.checks  # one number of Responses grows to no other
+    assert "do not fit" not in report.show()
+
+
+async def test_suspended_runs_as_many_as_fit(monkeypatch, placement: Placement) -> None:
+    monkeypatch.setattr(suspended, "CORPUS_TOKENS", 50_000)
+    monkeypatch.setattr(suspended, "left_kib", lambda: 4_500.0)
+    sizes = suspended.Sizes(contexts=(2_000,), responses=(1_000,), turns=20)
+    found, parts = await suspended.measure(sizes, placement, seed=0)
+    assert 32 <= found[0].case.responses < 4_500 / 32
+    assert found[0].case.responses % suspended.LANES == 0
+    assert "1,000 do not fit" in suspended.report(found, parts, sizes).show()
 
 
 @pytest.mark.parametrize(
