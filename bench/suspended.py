@@ -68,6 +68,7 @@ CORPUS_TOKENS: Final = 2_000_000
 SESSION_TURNS: Final = 20  # of the sessions that are at work meanwhile
 MEMORY_SHARE_MAX: Final = 0.8  # of what the machine has left
 GROWTH_RATIO_MAX: Final = 1.1
+CHECKED_FROM = 1_000  # fewer are lost in what the allocator keeps
 HALF, ALL, SERVERS, PYTHONS, FROZEN = "half built", "built", "server's", "Python's", "frozen too"
 FULL: Final = "full"
 
@@ -378,7 +379,7 @@ def report(found: list[Found], parts: list[Parts], sizes: Sizes) -> Report:
             GROWTH_RATIO_MAX,
         )
         for one, other in pairwise(found)
-        if one.case.tokens == other.case.tokens
+        if one.case.tokens == other.case.tokens and one.case.responses >= CHECKED_FROM
     ]
     return Report("suspended", sizes, rows, {"cases": found, "parts": parts}, checks)
 
