@@ -54,7 +54,7 @@ STREAM_PROFILE: Final = "gpu65"  # 65 tokens/s each, and a slot for each
 STREAM_TURN: Final = [ScriptedPart(repeat=ScriptedRepeat("and so on ", 130)), TOOL_TURN[1]]
 LONG_TOKEN: Final = 179_041  # 113 characters: fewer events fill the link's queue
 SMALL_BUFFER_BYTES, LARGE_BUFFER_BYTES = 1 << 14, 1 << 22
-UNREAD_TOKENS, CLUMP_TOKENS = 120_000, 256
+UNREAD_TOKENS, CLUMP_TOKENS = 120_000, 16
 _DELTA: Final = b"response.output_text.delta"
 
 clock = WallClock()

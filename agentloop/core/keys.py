@@ -49,7 +49,7 @@ class Keys(Generic[T]):
         if self._keys_max is not None and len(self._answers) > self._keys_max:
             self._answers.popitem(last=False)
 
-    def release(self, event_id: str | None) -> None:
-        """The key is free again."""
-        if event_id is not None:
-            self._answers.pop(event_id, None)
+    def release(self, event_id: str | None, answer: T) -> None:
+        """The key is free again, if this is what it was answered with last."""
+        if event_id is not None and self._answers.get(event_id, (b"", None))[1] == answer:
+            del self._answers[event_id]

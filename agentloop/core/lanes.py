@@ -44,17 +44,12 @@ class LaneState(Generic[T]):
         """The Response that it carries and does not only observe."""
         return None if self.is_observing else self.current
 
-    def receive(self, create: T, *, is_held: bool = False) -> T | None:
-        """A create came: returned if it starts now, kept if it waits for the turn's end.
-
-        Args:
-            is_held: something else than the lane's own Response holds it back.
+    def hold(self, create: T) -> None:
+        """A create came that can't start yet.
 
         Raises:
             LimitExceeded: `too_many_queued`.
         """
-        if not (self.is_at_work or self._creates or is_held):
-            return create
         if len(self._creates) >= WAITING_MAX:
             raise LimitExceeded(
                 f"{WAITING_MAX} creates wait on this lane; wait for a terminal before the next",
@@ -62,7 +57,6 @@ class LaneState(Generic[T]):
             )
         self._creates.append(create)
         self._mark()
-        return None
 
     def next(self) -> T | None:
         """The Response has come to rest or left: the create that takes over, if one waits."""
@@ -77,6 +71,8 @@ class LaneState(Generic[T]):
 
     def carry(self, response: Response | None, *, is_observing: bool = False) -> None:
         """The lane's Response from now on; its own yields where more creates wait."""
+        if self.own is not None:
+            self.own.must_yield = False
         self.current = response
         self.is_observing = is_observing
         self._mark()

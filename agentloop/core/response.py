@@ -137,16 +137,17 @@ class Response(Fold):
     def stop(self) -> None:
         """After a turn and its hosted calls: suspend, complete, go straight on, or rest idle."""
         pending, options = self.calls.pending(), self.config.options
+        has_more = bool(self.waiting or self.calls.of_turn)
         if pending or self.waiting or self.was_appended_in_turn:
             self._refuse_closes()
         if pending and not self.config.parks:
             self.end("completed")
         elif pending:
             self._stop("suspended")
-        elif (self.waiting or self.calls.of_turn) and not self.must_yield:
+        elif has_more and not self.must_yield:
             if self.was_appended_in_turn:  # hosted calls alone say nothing: clients would stop
                 self._stop("continued")
-        elif self._closing or options.final == "complete":
+        elif not has_more and (self._closing or options.final == "complete"):
             self.end("completed")
         else:
             self._stop("idled")
@@ -223,8 +224,10 @@ class Response(Fold):
         return self._commits[-1].frames[0]
 
     def go_on(self) -> None:
-        """No create takes over after all: what waits at an idle Response gets its turn."""
-        if self.state is State.IDLE and (self.waiting or self.calls.of_turn):
+        """What waits at an idle Response gets its turn, unless a create is to take over."""
+        if self.state is not State.IDLE or self.must_yield:
+            return
+        if self.waiting or self.calls.of_turn:
             self._commit(Unheld(kind="resumed"))
 
     def _resumes(self, outputs: dict[str, Entry], messages: list[Entry]) -> bool:
@@ -252,6 +255,7 @@ class Response(Fold):
             ClientFault: `response_already_completed`.
             StateConflict: `calls_pending`. While at work the refusal comes at the turn's end,
                 through `take_refused_closes`.
+            LimitExceeded: as many closes wait as may.
         """
         self._check_open()
         if self.state is State.IDLE:

@@ -301,6 +301,7 @@ class WebSocketLink(BaseLink):
 
     async def _release(self) -> None:
         self._cut()
+        self._socket.refuse_big = _do_nothing  # else the socket and this hold each other
         if self._session is not None:
             await self._session.close()
 
@@ -323,6 +324,10 @@ class WebSocketLink(BaseLink):
         self._transport.write(_frame(_CLOSE, payload, is_masked=self._is_masking))
         if self._transport.can_write_eof():
             self._transport.write_eof()
+
+
+def _do_nothing() -> None:
+    """What a socket calls once its link has been released."""
 
 
 def _failure(error: object) -> tuple[int, str]:

@@ -53,13 +53,13 @@ class Live:
         live.response.create(admitted.head, admitted.entries)
         live.listener = listener
         self._live[live.response.id] = live
-        live.load(byte_count)
+        live.hold(byte_count)
         live.publish()
         live.task = asyncio.get_running_loop().create_task(live.run(), name=live.response.id)
         live.task.add_done_callback(lambda _: self._retire(live))
         return live
 
-    def check_room(self) -> None:
+    def check_may_open(self) -> None:
         """Raises LimitExceeded (`too_many_responses`) where no more may be open."""
         held_bytes = self.shared.load.received_bytes
         if len(self._live) >= LIVE_MAX or held_bytes >= LIVE_BYTES_MAX:
@@ -130,7 +130,7 @@ class Live:
         live = self._ended.pop(response_id)
         self._ended_bytes -= live.byte_count
         self._forgotten.discard(response_id)
-        self.create_keys.release(live.event_id)
+        self.create_keys.release(live.event_id, response_id)
         self.shared.journal.forget(response_id)
 
     async def close(self) -> None:

@@ -32,6 +32,7 @@ from agentloop.loop.timer import Timer
 log = logging.getLogger(__name__)
 
 INPUT_BYTES_MAX = 64 * 2**20
+OVERHEAD_BYTES = 1024  # what is kept of a frame beside its text: record, context, key, acceptance
 TIMED_OUT = "The tool gave no result in time."
 _NO_TIME_S = 0.001  # less may not move the clock at all
 
@@ -178,7 +179,7 @@ class LiveResponse:
 
     def _follow(self, record: AnyRecord) -> None:
         """What else a record brings: timers, the resting lane, the end of the task."""
-        if isinstance(record, TurnStarted):
+        if isinstance(record, TurnStarted) and not self._keepalive.is_running:
             self._keepalive.start(self._shared.keepalive_s, self._keep_alive)
         if record.kind in ("suspended", "appended", "resumed"):
             self._watch_calls()
@@ -213,7 +214,7 @@ class LiveResponse:
         """The loop's task is done: what ran it goes, what it said and remembers stays."""
         self.task = None
         self._sampling = None
-        self.load(-self._received_bytes)
+        self.hold(-self._received_bytes)
 
     def cancel(self) -> None:
         """Stop the loop; its engine work is aborted as it unwinds."""
@@ -244,6 +245,7 @@ class LiveResponse:
         if previous is not None and previous is not listener:
             previous.lose(self)
         self.response.attach()
+        self.response.go_on()
         self.publish()
 
     def leave(self, listener: Listener) -> None:
@@ -254,6 +256,7 @@ class LiveResponse:
         self.listener = None
         if self.is_open:
             self.response.lose_link()
+            self.response.go_on()
             self.publish()
         if self.is_open:
             ttl_s = self.response.config.options.detach_ttl_s
@@ -266,17 +269,18 @@ class LiveResponse:
     def receive(self, received_s: float, byte_count: int) -> None:
         """A frame for this Response came."""
         self.byte_count += byte_count
-        self.load(byte_count)
+        self.hold(byte_count + OVERHEAD_BYTES)
         self.breakdown.receive(received_s, byte_count)
 
-    def load(self, byte_count: int) -> None:
-        """The server holds this much more for its client."""
+    def hold(self, byte_count: int) -> None:
+        """The server keeps this much more for the client, until the Response has ended."""
         self._received_bytes += byte_count
         self._shared.load.received_bytes += byte_count
 
-    def check_room(self, byte_count: int) -> None:
-        """Raises LimitExceeded where the client would have sent more than a Response takes."""
-        if self._received_bytes + byte_count > INPUT_BYTES_MAX:
+    def check_may_receive(self, byte_count: int) -> None:
+        """Raises LimitExceeded where the client would have sent more than a Response takes, each
+        frame counted with `OVERHEAD_BYTES`."""
+        if self._received_bytes + byte_count + OVERHEAD_BYTES > INPUT_BYTES_MAX:
             raise LimitExceeded(
                 f"a Response takes {INPUT_BYTES_MAX} bytes of input; go on from it with a new"
                 " create, compacted"

@@ -183,11 +183,11 @@ class Sampling:
     async def _run_hosted(self) -> None:
         """The outputs of the calls that the server runs, recorded in call order."""
         for call in self.response.calls.hosted():
+            self._publish()  # nothing that is committed waits
             started_s = self._clock.now()
             output = await self._answers[call.call_id]
             self._breakdown.add(HOSTED_TOOLS, started_s, self._clock.now())
             self.response.answer_hosted(call, output)
-            self._publish()
 
     def _hand_off(self) -> None:
         """The turn's last frames are on their way."""

@@ -20,6 +20,11 @@ class Timer:
         self._clock = clock
         self._handle: asyncio.TimerHandle | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it is going to call back."""
+        return self._handle is not None
+
     def start(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call back in `delay_s` seconds; an earlier start is forgotten."""
         self.stop()

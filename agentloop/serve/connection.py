@@ -7,7 +7,6 @@ one error frame, and nothing else changes.
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from msgspec import Raw
 
@@ -17,21 +16,19 @@ from agentloop.errors import (
     ClientFault,
     LinkClosed,
     ProtocolError,
-    ServerFault,
     StateConflict,
     UnknownResponse,
 )
 from agentloop.link.api import Link
 from agentloop.loop.design import Design
 from agentloop.loop.live_response import LiveResponse
+from agentloop.serve.faults import as_fault
 from agentloop.serve.lane import Lane
 from agentloop.serve.lanes import Lanes
 from agentloop.serve.service import Service
 from agentloop.serve.waiting import Received
 from agentloop.wire import codec, events
 from agentloop.wire.requests import Append, Attach, Cancel, ClientMessage, Close, Create, Inject
-
-log = logging.getLogger(__name__)
 
 EVENT_ID_CHARS_MAX = 512
 BURST_FRAMES_MAX = 64
@@ -67,13 +64,8 @@ class Connection:
             return
         try:
             self._handle(codec.decode_message(frame), frame, lanes)
-        except AgentLoopError as fault:
-            self._refuse(fault, codec.envelope(frame))
-        except RecursionError:  # it decoded, but with no room left to be looked at
-            self._refuse(ProtocolError("the frame: nested too deeply"), codec.envelope(frame))
-        except Exception:
-            log.exception("a message could not be handled")
-            self._refuse(ServerFault("the server failed"), codec.envelope(frame))
+        except Exception as error:
+            self._refuse(as_fault(error), codec.envelope(frame))
 
     def _handle(self, message: ClientMessage, frame: bytes, lanes: Lanes) -> None:
         if message.event_id is not None and len(message.event_id) > EVENT_ID_CHARS_MAX:
@@ -110,7 +102,7 @@ class Connection:
         try:
             lane.create(admitted, received)
         except BaseException:
-            keys.release(event_id)
+            keys.release(event_id, admitted.config.id)
             raise
 
     def _repeat(self, response_id: str, lane: Lane) -> None:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from agentloop.admission.admit import admit_input, fingerprint
 from agentloop.core.lanes import LaneState
 from agentloop.core.response import calls_pending
-from agentloop.errors import AgentLoopError, ProtocolError, ServerFault, UnknownResponse
+from agentloop.errors import AgentLoopError, ProtocolError, UnknownResponse
 from agentloop.link.api import Link
 from agentloop.loop.live import ENDED_MAX, Live
 from agentloop.loop.live_response import Admitted, LiveResponse
-from agentloop.serve.replay import pieces
+from agentloop.serve.faults import as_fault
+from agentloop.serve.replay import Replay, pieces
 from agentloop.serve.waiting import Received, WaitingCreate
 from agentloop.wire import codec, events
 from agentloop.wire.requests import Append, Attach, Cancel, Close, Inject
-
-log = logging.getLogger(__name__)
 
 Refuse = Callable[[AgentLoopError, codec.Envelope], None]
 
@@ -33,11 +31,14 @@ class Traffic(Protocol):
         """Whether as many lanes sample as may."""
 
     def on_rest(self, lane: Lane) -> None:
-        """Nothing on this lane holds creates back: it lines up with those it has, and whichever
-        lane is first in line may `start_next`."""
+        """Something may have come to rest: this lane lines up with the creates it has, if nothing
+        holds it back, and whichever lane is first in line may `start_next`."""
 
-    def check_room(self, byte_count: int) -> None:
+    def check_may_wait(self, byte_count: int) -> None:
         """Raises LimitExceeded (`too_many_queued`) where this much more may not wait."""
+
+    def hold(self, byte_count: int) -> None:
+        """This much more waits; less, where it is negative."""
 
 
 class Lane:
@@ -64,9 +65,8 @@ class Lane:
         self._traffic = traffic
         self._group = group
         self._refuse = refuse
-        self._replay: Iterator[list[bytes]] | None = None  # what is being said again
-        self._catching_up: asyncio.Task[None] | None = None
-        # What nobody may ask for once the link is gone; what is older was forgotten before.
+        self._replay: Replay | None = None
+        # What nobody may ask for once the link is gone. Of what has ended, no more is kept.
         self._unstored: deque[str] = deque(maxlen=ENDED_MAX + 1)
 
     # -- creates -------------------------------------------------------------------------------
@@ -78,50 +78,60 @@ class Lane:
             LimitExceeded: `too_many_queued`, `too_many_responses`.
             ClientFault: the parent is not there, or not ready.
         """
-        is_held = self._is_held or self._traffic.is_full
-        if is_held:
-            self._traffic.check_room(received.byte_count)
-        create = self.state.receive(WaitingCreate(admitted, received), is_held=is_held)
-        if create is not None:
-            self._start(create)
-        elif not self._is_held:
+        create = WaitingCreate(admitted, received, received.byte_count)
+        if self.is_held or self.state.waiting or self._traffic.is_full:
+            self._traffic.check_may_wait(create.byte_count)
+            self.state.hold(create)
+            self._traffic.hold(create.byte_count)
             self._traffic.on_rest(self)
+        else:
+            self._start(create)
 
     @property
-    def _is_held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether this lane itself makes creates wait."""
         return self.state.is_at_work or self._replay is not None
 
     def start_next(self) -> None:
         """The create that waits longest takes over; without any, what was open goes on."""
-        while not self._is_held and (create := self.state.next()) is not None:
-            self._start_or_refuse(create)
-        own = self.state.own
-        if own is not None and own.is_open and not (self._is_held or self.state.waiting):
-            self._live.get(own.id).go_on()
+        while not self.is_held and (create := self._next()) is not None:
+            try:
+                self._start(create)
+            except Exception as error:
+                self._refuse_waiting(create, as_fault(error))
+        self._go_on()
 
-    def _start_or_refuse(self, create: WaitingCreate) -> bool:
-        try:
-            self._start(create)
-        except AgentLoopError as fault:
-            self._refuse_waiting(create, fault)
-            return False
-        return True
+    def _next(self) -> WaitingCreate | None:
+        create = self.state.next()
+        if create is not None:
+            self._traffic.hold(-create.byte_count)
+        return create
+
+    def _go_on(self) -> None:
+        if self.state.own is not None and self.state.own.is_open:
+            self._live.get(self.state.own.id).go_on()
 
     def _refuse_waiting(self, create: WaitingCreate, fault: AgentLoopError) -> None:
         """The create, and all that was for the Response that is not to be."""
-        event_id = create.admitted.event_id
-        self._live.create_keys.release(event_id)
-        self._refuse(fault, codec.Envelope("", event_id, None, self.name))
+        self._give_up(create)
+        self._refuse_one(create.admitted.event_id, fault)
         for message, _ in create.frames:
             unknown = UnknownResponse("the create before this was refused", param="response_id")
-            self._refuse(unknown, codec.Envelope("", message.event_id, None, self.name))
+            self._refuse_one(message.event_id, unknown)
+
+    def _refuse_one(self, event_id: str | None, fault: AgentLoopError) -> None:
+        self._refuse(fault, codec.Envelope("", event_id, None, self.name))
+
+    def _give_up(self, create: WaitingCreate) -> None:
+        """Its key is free again."""
+        config = create.admitted.config
+        self._live.create_keys.release(create.admitted.event_id, config.id)
 
     def _start(self, create: WaitingCreate) -> None:
         parent = self._live.parent(create.admitted.config.previous_response_id)
         previous = self.state.current
         if self.state.own is None or not self.state.own.is_open:
-            self._live.check_room()
+            self._live.check_may_open()
         if previous is not None and previous.is_open:
             self._live.get(previous.id).supersede(self)
         live = self._live.create(
@@ -143,8 +153,8 @@ class Lane:
                 self.append(message, received, live)
             else:
                 self.close(message, received, live)
-        except AgentLoopError as fault:
-            self._refuse(fault, codec.Envelope("", message.event_id, None, self.name))
+        except Exception as error:
+            self._refuse_one(message.event_id, as_fault(error))
 
     # -- other messages ------------------------------------------------------------------------
 
@@ -165,21 +175,24 @@ class Lane:
         if repeated is not None:
             self.say([repeated], live.position)
             return
-        live.check_room(received.byte_count)
+        live.check_may_receive(received.byte_count)
         entries = admit_input(message.input, response.calls.find)
-        live.receive(received.at_s, received.byte_count)
         is_inject = isinstance(message, Inject)
         accepted = response.append(entries, message.event_id, payload, is_inject=is_inject)
+        live.receive(received.at_s, received.byte_count)
         live.publish()
         if not live.is_heard_on(self.link):
             self.say([accepted], live.position)
 
     def _keep(self, message: Append | Close, received: Received) -> bool:
         """Whether this belongs to a create that waits; then it waits with it."""
-        if self.state.last is None:
+        create = self.state.last
+        if create is None:
             return False
-        self._traffic.check_room(received.byte_count)
-        self.state.last.keep(message, received)
+        create.check_room()
+        self._traffic.check_may_wait(received.byte_count)
+        self._traffic.hold(received.byte_count)
+        create.keep(message, received)
         return True
 
     def cancel(self, message: Cancel, live: LiveResponse | None) -> None:
@@ -190,12 +203,23 @@ class Lane:
             UnknownResponse: there is none, or the create is refused.
             ClientFault: `response_already_completed`.
         """
-        create = self.state.next() if live is None and not self._is_held else None
-        if create is not None and not self._start_or_refuse(create):
-            raise UnknownResponse("the create that this was for was refused", param="response_id")
+        create = self._next() if live is None and not self.state.is_at_work else None
+        if create is not None:
+            self._create_to_cancel(create)
         live = live or self.target()
         live.response.cancel()
         live.publish()
+
+    def _create_to_cancel(self, create: WaitingCreate) -> None:
+        self._stop_replay()
+        try:
+            self._start(create)
+        except AgentLoopError as fault:
+            self._refuse_waiting(create, fault)
+            self._go_on()
+            raise UnknownResponse(
+                "the create that this was for was refused", param="response_id"
+            ) from fault
 
     def close(self, message: Close, received: Received, live: LiveResponse | None) -> None:
         """End a Response well; without an id, that of the create received last.
@@ -204,6 +228,7 @@ class Lane:
             UnknownResponse: there is none.
             ClientFault: `response_already_completed`; what only its client could ask for is gone.
             StateConflict: `calls_pending`.
+            LimitExceeded: as many wait as may.
         """
         if live is None and self._keep(message, received):
             return
@@ -231,11 +256,11 @@ class Lane:
             )
         is_observing = message.observe and live.listener is not self
         self._stop_replay()
-        self.state.carry(live.response, is_observing=is_observing)
         if message.observe:
             live.observe(self)
         else:
             live.attach(self)
+        self.state.carry(live.response, is_observing=is_observing)
         self._say_attached(live)
         self._say_again(live, message.starting_after)
 
@@ -263,46 +288,28 @@ class Lane:
         self.say([codec.encode(attached)], live.position)
 
     def _say_again(self, live: LiveResponse, starting_after: int) -> None:
-        """The first piece at once, which mostly is all; the others as the client takes them."""
-        self._replay = pieces(live, self._live.shared.journal, starting_after)
-        if self._say_piece(live):
-            self._catching_up = self._group.create_task(self._catch_up(live))
+        def on_end(fault: AgentLoopError | None) -> None:
+            self._end_replay(live, fault)
 
-    async def _catch_up(self, live: LiveResponse) -> None:
-        try:
-            while True:
-                await asyncio.sleep(0)
-                await self.link.wait_drained()
-                if not self._say_piece(live):
-                    break
-        except AgentLoopError as fault:
-            self._fail_replay(live, fault)
-        except Exception:
-            log.exception("the replay of %r failed", live.response)
-            self._fail_replay(live, ServerFault("the server failed"))
+        said = pieces(live, self._live.shared.journal, starting_after)
+        self._replay = Replay(live, said, self.link, self.say, on_end)
+        self._replay.start(self._group)
 
-    def _say_piece(self, live: LiveResponse) -> bool:
-        """Say the next piece. Returns whether there may be more; at the end, events go on live."""
-        assert self._replay is not None
-        for piece in self._replay:
-            self.say(piece, live.position)
-            return True
+    def _end_replay(self, live: LiveResponse, fault: AgentLoopError | None) -> None:
+        """All was said, and events go on live; or what was to be said is gone."""
         self._replay = None
-        self.say([codec.encode(events.ReplayDone(live.response.id))], live.position)
-        self.on_stop()
-        return False
-
-    def _fail_replay(self, live: LiveResponse, fault: AgentLoopError) -> None:
-        self._replay = None
-        self.state.carry(None)
-        self._refuse(fault, codec.Envelope("", None, live.response.id, self.name))
+        if fault is None:
+            self.say([codec.encode(events.ReplayDone(live.response.id))], live.position)
+        else:
+            self.state.carry(None)
+            live.leave(self)
+            self._refuse(fault, codec.Envelope("", None, live.response.id, self.name))
         self.on_stop()
 
     def _stop_replay(self) -> None:
-        self._replay = None
-        if self._catching_up is not None:
-            self._catching_up.cancel()
-            self._catching_up = None
+        if self._replay is not None:
+            self._replay.stop()
+            self._replay = None
 
     # -- the Response's listener ---------------------------------------------------------------
 
@@ -318,8 +325,7 @@ class Lane:
 
     def on_stop(self) -> None:
         """The turn's end is where a waiting create takes over."""
-        if not self._is_held:
-            self._traffic.on_rest(self)
+        self._traffic.on_rest(self)
 
     def lose(self, live: LiveResponse) -> None:
         """Another lane took the Response over."""
@@ -333,7 +339,7 @@ class Lane:
         """The link is gone."""
         self._stop_replay()
         for create in self.state.clear():
-            self._live.create_keys.release(create.admitted.event_id)
+            self._give_up(create)
         if self.state.current is not None and self.state.current.is_open:
             self._live.get(self.state.current.id).leave(self)
         self.state.carry(None)

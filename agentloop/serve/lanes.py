@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 from agentloop.core.lanes import check_lane_name
 from agentloop.errors import LimitExceeded
@@ -31,7 +30,8 @@ class Lanes:
         self._group = group
         self._refuse = refuse
         self._lanes: dict[str | None, Lane] = {}
-        self._ready: deque[Lane] = deque()
+        self._ready: dict[Lane, None] = {}  # in the order in which they came to rest
+        self._waiting_bytes = 0
 
     def get(self, name: str | None) -> Lane:
         """The lane of this name. A new one becomes known once it is given something to carry.
@@ -51,9 +51,11 @@ class Lanes:
             self._lanes[lane.name] = lane
 
     def end(self) -> None:
-        """The link is gone."""
+        """The link is gone. Nothing stays that only the collector could free."""
         for lane in self._lanes.values():
             lane.end()
+        self._lanes.clear()
+        self._ready.clear()
 
     # -- what lanes ask ------------------------------------------------------------------------
 
@@ -63,14 +65,18 @@ class Lanes:
         return at_work >= SAMPLING_MAX
 
     def on_rest(self, lane: Lane) -> None:
-        if lane.state.waiting:
-            self._ready.append(lane)
+        if lane.state.waiting and not lane.is_held:
+            self._ready[lane] = None
         while self._ready and not self.is_full:
-            self._ready.popleft().start_next()
+            first = next(iter(self._ready))
+            del self._ready[first]
+            first.start_next()
 
-    def check_room(self, byte_count: int) -> None:
-        waiting = (create for lane in self._lanes.values() for create in lane.state.waiting)
-        if sum(create.byte_count for create in waiting) + byte_count > WAITING_BYTES_MAX:
+    def hold(self, byte_count: int) -> None:
+        self._waiting_bytes += byte_count
+
+    def check_may_wait(self, byte_count: int) -> None:
+        if self._waiting_bytes + byte_count > WAITING_BYTES_MAX:
             raise LimitExceeded(
                 f"what waits on one link may hold {WAITING_BYTES_MAX} bytes; wait for a"
                 " `response.created` before the next frame",

@@ -19,27 +19,23 @@ class Received(Struct, frozen=True):
 
 
 class WaitingCreate(Struct):
-    """A create, and what came for it before it could start."""
+    """A create, and what came for it before it could start: `byte_count` in all."""
 
     admitted: Admitted
     received: Received
+    byte_count: int
     frames: list[tuple[Append | Close, Received]] = []
 
-    @property
-    def byte_count(self) -> int:
-        """What is kept of it."""
-        return self.received.byte_count + sum(each.byte_count for _, each in self.frames)
-
-    def keep(self, message: Append | Close, received: Received) -> None:
-        """A frame for it came.
-
-        Raises:
-            LimitExceeded: `too_many_queued`, more than may be kept unread.
-        """
+    def check_room(self) -> None:
+        """Raises LimitExceeded (`too_many_queued`) where no more frames are kept."""
         if len(self.frames) >= FRAMES_MAX:
             raise LimitExceeded(
                 f"a waiting create keeps at most {FRAMES_MAX} frames; send more after its"
                 " `response.created`",
                 code="too_many_queued",
             )
+
+    def keep(self, message: Append | Close, received: Received) -> None:
+        """A frame for it came."""
         self.frames.append((message, received))
+        self.byte_count += received.byte_count

@@ -141,7 +141,7 @@ class App:
 
 def _design_of(request: web.Request) -> Design:
     """The dialect: `?protocol=` first (browsers set no headers), else the beta flag."""
-    beta = request.headers.get("OpenAI-Beta", "")
+    beta = [flag.strip() for flag in request.headers.get("OpenAI-Beta", "").split(",")]
     flagged = (protocol for flag, protocol in _FLAGS.items() if flag in beta)
     protocol = request.query.get("protocol", next(flagged, ""))
     design = DESIGNS.get(protocol)
@@ -202,12 +202,13 @@ async def serve(
 @contextmanager
 def _calm_collector() -> Iterator[None]:
     """What start-up made lives as long as the server, and ended Responses are in no cycle: the
-    collector finds little. Small young generations keep its pauses near a millisecond, and the
-    oldest one, a second's work where many Responses live, is left alone."""
+    collector finds little but what aiohttp leaves of a connection. Small young generations keep its
+    pauses near a millisecond; the oldest one, long where many Responses live, is only looked at
+    when it has grown by a quarter (CPython's own rule)."""
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000, 10, 1_000)
+    gc.set_threshold(5_000, 10, 10)
     try:
         yield
     finally:

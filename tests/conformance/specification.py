@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import getsource
 from types import ModuleType, NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeGuard, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -139,7 +139,7 @@ def _value(directive: str, path: str, modules: Sequence[ModuleType]) -> str:
     value = _constant(name, modules)
     value = getattr(value, attribute) if attribute else value
     if "BYTES" in path.upper():
-        return f"{value / 2**20:g} MiB"
+        return f"{value / 2**30:g} GiB" if value >= 2**30 else f"{value / 2**20:g} MiB"
     return value if isinstance(value, str) else f"{value:,.10g}"
 
 
@@ -197,7 +197,7 @@ def messages() -> dict[str, type[Struct]]:
 
 def server_events() -> dict[str, type[Struct]]:
     """Every server event, by its type."""
-    found = {_tag(event): event for event in _subclasses(events.Event)}
+    found = {_tag(event): event for event in subclasses(events.Event)}
     return {tag: event for tag, event in found.items() if tag != event.__name__}  # but for bases
 
 
@@ -217,10 +217,12 @@ def _tag(struct: type[Struct]) -> str:
     return tag if isinstance(tag, str) else ""
 
 
-def _subclasses(parent: type[Any]) -> Iterator[type[Any]]:
+def subclasses(parent: type[Any]) -> Iterator[type[Any]]:
+    """The classes below this one that agentloop defines; what tests derive says nothing."""
     for child in parent.__subclasses__():
-        yield child
-        yield from _subclasses(child)
+        if child.__module__.startswith("agentloop."):
+            yield child
+            yield from subclasses(child)
 
 
 def _struct_section(title: str, struct: type[Struct], meanings: Meanings, given: Template) -> str:
@@ -319,7 +321,7 @@ NOT_TOLD = (EngineFault, LinkClosed)  # the first ends a Response instead, the s
 
 
 def _errors(_: str, meanings: Meanings, given: Template) -> str:
-    codes = error_codes(map(getsource, given.modules))
+    codes = error_codes((getsource(module), vars(module)) for module in given.modules)
     _check_meanings("errors", set(codes), meanings, meanings)
     lines = ["| code | status | kind of fault | when |", "| --- | --- | --- | --- |"]
     for code in meanings:
@@ -329,17 +331,28 @@ def _errors(_: str, meanings: Meanings, given: Template) -> str:
     return "\n".join(lines)
 
 
-def error_codes(sources: Iterable[str]) -> dict[str, type[AgentLoopError]]:
-    """Every code that these modules raise, and the class that carries it."""
-    classes = {fault.__name__: fault for fault in _subclasses(AgentLoopError)}
+def error_codes(
+    sources: Iterable[tuple[str, Mapping[str, Any]]],
+) -> dict[str, type[AgentLoopError]]:
+    """Every code that these modules raise, and the class that carries it.
+
+    Args:
+        sources: each module's text, and what the names in it stand for.
+    """
     codes: dict[str, type[AgentLoopError]] = {}
-    for source in sources:
+    for source, names in sources:
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                fault = classes.get(node.func.id)
-                if fault is not None and not issubclass(fault, NOT_TOLD):
+                fault = names.get(node.func.id)
+                if is_told(fault):
                     codes[_code_of(node, fault)] = fault
     return codes
+
+
+def is_told(value: Any) -> TypeGuard[type[AgentLoopError]]:
+    """Whether this is a class of errors that an error frame tells of."""
+    is_error = isinstance(value, type) and issubclass(value, AgentLoopError)
+    return is_error and not issubclass(value, NOT_TOLD)
 
 
 def _code_of(call: ast.Call, fault: type[AgentLoopError]) -> str:

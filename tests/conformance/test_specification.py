@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+from agentloop import errors
 from agentloop.errors import LimitExceeded, ProtocolError
 from agentloop.wire.items import AnyItem
 from tests.conformance.specification import (
@@ -23,6 +24,7 @@ from tests.conformance.specification import (
     messages,
     render,
     server_events,
+    subclasses,
     type_name,
     typed_items,
 )
@@ -107,6 +109,7 @@ def test_table_without_defaults_has_no_column_for_them() -> None:
 def test_value_is_the_codes() -> None:
     assert shown("up to {{value WAITING_MAX}}") == "up to 16\n"
     assert shown("{{value DEFAULT_LIMITS.message_bytes}} each") == "16 MiB each\n"
+    assert shown("{{value LIVE_BYTES_MAX}} in all") == "4 GiB in all\n"
     assert "| at most 16 |" in shown("{{fields}}\nevent_id: at most {{value WAITING_MAX}}")
 
 
@@ -153,4 +156,22 @@ def test_errors_are_those_that_are_raised() -> None:
         'raise LimitExceeded(f"{x}", code="too_many") if a else ProtocolError("x")\n'
         "raise EngineFault('x', code='overloaded', is_retryable=True)"
     )
-    assert error_codes([source]) == {"invalid_input": ProtocolError, "too_many": LimitExceeded}
+    expected = {"invalid_input": ProtocolError, "too_many": LimitExceeded}
+    assert error_codes([(source, vars(errors))]) == expected
+
+
+def test_errors_are_those_that_a_modules_names_stand_for() -> None:
+    """Two modules may each have a class of this name."""
+    source = "raise Refused('x')"
+    assert error_codes([(source, {"Refused": ProtocolError})]) == {"invalid_input": ProtocolError}
+    assert error_codes([(source, {})]) == {}
+
+
+def test_classes_are_those_that_agentloop_defines() -> None:
+    class Made(errors.ClientFault):
+        """An error of this test's."""
+
+    assert Made in errors.ClientFault.__subclasses__()
+    found = set(subclasses(errors.AgentLoopError))
+    assert found >= {errors.ClientFault, ProtocolError}
+    assert Made not in found

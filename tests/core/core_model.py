@@ -173,6 +173,8 @@ class Model:
         if (self.waiting or self.calls) and not self.must_yield:
             caused = self.turn.has_append and (self.waiting or clients)
             return "continued" if caused else "silent"
+        if self.waiting or self.calls:  # for the create that takes over, or is refused
+            return "idle"
         return "completed" if self.closes or self.completes else "idle"
 
     # -- the client ----------------------------------------------------------------------------

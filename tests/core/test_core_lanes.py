@@ -20,9 +20,11 @@ from tests.core.core_kit import in_state
 def test_4_1_creates_wait_for_the_turns_end_first_in_first_out(state: str) -> None:
     queue: LaneState[int] = LaneState()
     queue.carry(in_state(state).response)
-    assert [queue.receive(number) for number in range(WAITING_MAX)] == [None] * 16
+    assert queue.is_at_work
+    for number in range(WAITING_MAX):
+        queue.hold(number)
     with pytest.raises(LimitExceeded) as caught:
-        queue.receive(16)
+        queue.hold(16)
     assert (caught.value.code, caught.value.status) == ("too_many_queued", 429)
     assert queue.last == 15
     assert queue.current is not None
@@ -35,7 +37,7 @@ def test_4_1_a_create_starts_where_no_turn_runs(state: str | None) -> None:
     queue: LaneState[str] = LaneState()
     if state is not None:
         queue.carry(in_state(state).response)
-    assert queue.receive("create") == "create"
+    assert not queue.is_at_work
     assert queue.next() is None
 
 
@@ -43,8 +45,8 @@ def test_4_1_a_response_yields_while_more_creates_wait() -> None:
     queue: LaneState[int] = LaneState()
     first, second, third = (in_state("sampling").response for _ in range(3))
     queue.carry(first)
-    queue.receive(1)
-    queue.receive(2)
+    queue.hold(1)
+    queue.hold(2)
     queue.next()
     queue.carry(second)
     assert second.must_yield
@@ -56,7 +58,7 @@ def test_4_1_a_response_yields_while_more_creates_wait() -> None:
 def test_4_1_nothing_waits_once_the_link_is_gone() -> None:
     queue: LaneState[int] = LaneState()
     queue.carry(in_state("sampling").response)
-    queue.receive(1)
+    queue.hold(1)
     queue.clear()
     assert queue.next() is None
     assert queue.last is None
@@ -115,7 +117,7 @@ def test_3_5_a_create_with_a_known_key_is_the_response_it_made() -> None:
     assert keys.find("k", b"one") == "resp_a"
     with pytest.raises(KeyConflict):
         keys.find("k", b"two")
-    keys.release("k")
+    keys.release("k", "resp_a")
     assert keys.find("k", b"two") is None
 
 
@@ -123,7 +125,7 @@ def test_3_5_creates_without_a_key_are_all_new() -> None:
     keys: Keys[str] = Keys()
     keys.keep(None, b"", "resp_a")
     assert keys.find(None, b"") is None
-    keys.release(None)
+    keys.release(None, "resp_a")
 
 
 def test_3_5_the_oldest_keys_are_forgotten() -> None:
