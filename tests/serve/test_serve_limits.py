@@ -118,7 +118,9 @@ def test_input_of_all_responses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_input_of_a_response_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentloop.loop.live_response.INPUT_BYTES_MAX", 8_000)  # and 1,024 with each frame
+    monkeypatch.setattr(
+        "agentloop.loop.live_response.INPUT_BYTES_MAX", 8_000
+    )  # and 1,024 with each frame
 
     async def main(peer: Peer) -> None:
         response_id = (await peer.ask({**CREATE, "input": "x" * 2_000}))[0]["response"]["id"]
