@@ -96,9 +96,9 @@ def test_refused_append_counts_for_nothing(is_open: bool) -> None:
 @pytest.mark.parametrize("way", ["link lost", "taken over", "create cancelled"])
 def test_message_that_stood_back_for_a_create_gets_its_turn_without_it(way: str) -> None:
     async def main(world: World, link: Link, clock: Clock) -> None:
-        turns = [CALL], [{"stall_ms": 1000}, {"text": "a"}], [{"text": "more"}]
+        slow: list[dict[str, Any]] = [{"stall_ms": 1000}, {"text": "a"}]
         options = {"detach_ttl_s": 3600}
-        create(link, *turns, agent_loop=options, stream_id="r")
+        create(link, [CALL], slow, [{"text": "more"}], agent_loop=options, stream_id="r")
         heard = await hear(link, "response.done")
         response_id = heard[0]["response"]["id"]
         call_id = heard[-1]["response"]["pending_tool_calls"][0]["call_id"]
