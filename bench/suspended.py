@@ -349,6 +349,7 @@ async def measure(sizes: Sizes, placement: Placement, seed: int) -> tuple[list[F
             need_gib, count = asked * kib / 1024**2, case.responses
             kit.progress(f"{asked:,} x {tokens:,} tokens: about {need_gib:.1f} GiB; runs {count:,}")
             found.append(await _in_process(case, ids, Found))
+            kit.progress(f"{found[-1].kib:,.1f} KiB each")
             kib = max(kib, found[-1].kib)
     return found, parts
 

@@ -17,7 +17,7 @@ ENDED_MAX = 1_000  # ended Responses that still answer repeats, attaches and GET
 ENDED_BYTES_MAX = 256 * 2**20  # what their clients sent and heard
 KEYS_MAX = 10_000
 LIVE_MAX = 20_000
-LIVE_BYTES_MAX = 4 * 2**30  # what their clients sent
+LIVE_BYTES_MAX = 8 * 2**30  # what their clients sent; resident it is about three times that
 
 
 class Live:

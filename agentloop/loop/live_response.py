@@ -32,7 +32,9 @@ from agentloop.loop.timer import Timer
 log = logging.getLogger(__name__)
 
 INPUT_BYTES_MAX = 64 * 2**20
-OVERHEAD_BYTES = 1024  # what is kept of a frame beside its text: record, context, key, acceptance
+APPEND_OVERHEAD_BYTES = (
+    1024  # what is kept of a frame beside its text: record, context, key, acceptance
+)
 TIMED_OUT = "The tool gave no result in time."
 _NO_TIME_S = 0.001  # less may not move the clock at all
 
@@ -269,7 +271,7 @@ class LiveResponse:
     def receive(self, received_s: float, byte_count: int) -> None:
         """A frame for this Response came."""
         self.byte_count += byte_count
-        self.hold(byte_count + OVERHEAD_BYTES)
+        self.hold(byte_count + APPEND_OVERHEAD_BYTES)
         self.breakdown.receive(received_s, byte_count)
 
     def hold(self, byte_count: int) -> None:
@@ -279,8 +281,8 @@ class LiveResponse:
 
     def check_may_receive(self, byte_count: int) -> None:
         """Raises LimitExceeded where the client would have sent more than a Response takes, each
-        frame counted with `OVERHEAD_BYTES`."""
-        if self._received_bytes + byte_count + OVERHEAD_BYTES > INPUT_BYTES_MAX:
+        frame counted with `APPEND_OVERHEAD_BYTES`."""
+        if self._received_bytes + byte_count + APPEND_OVERHEAD_BYTES > INPUT_BYTES_MAX:
             raise LimitExceeded(
                 f"a Response takes {INPUT_BYTES_MAX} bytes of input; go on from it with a new"
                 " create, compacted"

@@ -139,8 +139,16 @@ def _value(directive: str, path: str, modules: Sequence[ModuleType]) -> str:
     value = _constant(name, modules)
     value = getattr(value, attribute) if attribute else value
     if "BYTES" in path.upper():
-        return f"{value / 2**30:g} GiB" if value >= 2**30 else f"{value / 2**20:g} MiB"
+        return size_of(value)
     return value if isinstance(value, str) else f"{value:,.10g}"
+
+
+def size_of(byte_count: int) -> str:
+    """In the largest unit of which there is one."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if byte_count >= size:
+            return f"{byte_count / size:g} {unit}"
+    return f"{byte_count / 1024:g} KiB"
 
 
 def _constant(name: str, modules: Sequence[ModuleType]) -> Any:

@@ -109,7 +109,7 @@ def test_table_without_defaults_has_no_column_for_them() -> None:
 def test_value_is_the_codes() -> None:
     assert shown("up to {{value WAITING_MAX}}") == "up to 16\n"
     assert shown("{{value DEFAULT_LIMITS.message_bytes}} each") == "16 MiB each\n"
-    assert shown("{{value LIVE_BYTES_MAX}} in all") == "4 GiB in all\n"
+    assert shown("{{value LIVE_BYTES_MAX}} in all") == "8 GiB in all\n"
     assert "| at most 16 |" in shown("{{fields}}\nevent_id: at most {{value WAITING_MAX}}")
 
 
