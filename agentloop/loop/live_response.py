@@ -289,7 +289,11 @@ class LiveResponse:
             )
 
     def close(self, refuse: Callable[[], None]) -> None:
-        """End well; `refuse` is called where that turns out to be impossible at the turn's end."""
+        """End well; `refuse` is called where that turns out to be impossible at the turn's end.
+
+        Raises:
+            ClientFault, StateConflict, LimitExceeded: as `Response.close`.
+        """
         self.response.close(refuse)
         self.publish()
 
