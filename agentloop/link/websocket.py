@@ -48,8 +48,8 @@ _REASON_BYTES_MAX = 123  # a control frame holds 125, and the code takes two
 _TRANSPORT_BYTES_MAX = 256 * 1024
 _RECHECK_S_MIN, _RECHECK_S_MAX = 0.001, 0.064
 _LINGER_RECHECK_S = 0.01
-# Deflated in one turn of the event loop, as the outbox counts: a millisecond or two, but for a frame
-# that is larger by itself.
+# Deflated in one turn of the event loop, as the outbox counts: a millisecond or two, but for a
+# frame that is larger by itself.
 _TURN_BYTES_MAX = 64 * 1024
 
 _CORRUPT = 1007, "the compressed data is corrupt"  # RFC 6455, 7.4.1

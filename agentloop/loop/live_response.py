@@ -244,11 +244,11 @@ class LiveResponse:
         self._forget(listener)
         previous, self.listener = self.listener, listener
         self._detach_ttl.stop()
+        self.response.attach()
+        self.publish()
         if previous is not None and previous is not listener:
             previous.lose(self)
-        self.response.attach()
-        self.response.go_on()
-        self.publish()
+        self.go_on()
 
     def leave(self, listener: Listener) -> None:
         """The listener's link is gone. Without its own, a Response waits for another, or ends."""
@@ -258,8 +258,7 @@ class LiveResponse:
         self.listener = None
         if self.is_open:
             self.response.lose_link()
-            self.response.go_on()
-            self.publish()
+            self.go_on()
         if self.is_open:
             ttl_s = self.response.config.options.detach_ttl_s
             self._detach_ttl.start(ttl_s, self._expire_detached)
@@ -308,7 +307,7 @@ class LiveResponse:
         self.publish()
 
     def go_on(self) -> None:
-        """The create that was to take over was refused."""
+        """No create takes over any more; see `Response.go_on`."""
         self.response.go_on()
         self.publish()
 
