@@ -12,7 +12,7 @@ import pytest
 
 from agentloop.clock import Clock, run_virtual
 from agentloop.server.options import ServerOptions
-from tests.conformance.runner import SETTLE_S, World
+from tests.conformance.runner import SETTLE_S, World, hear
 from tests.conformance.stages import in_memory
 
 CREATE: dict[str, Any] = {"type": "response.create", "model": "sim", "input": "hi"}
@@ -32,13 +32,7 @@ class Peer:
         if self._link is None:
             self._link = await self.world.open("append")
         self._link.send([msgspec.json.encode(frame)])
-        events = []
-        while True:
-            try:
-                async with asyncio.timeout(patience_s):
-                    events.append(msgspec.json.decode(await self._link.recv()))
-            except TimeoutError:
-                return events
+        return await hear(self._link, patience_s)
 
     def cut(self) -> None:
         self._link.abort()

@@ -224,6 +224,17 @@ async def read(link: Link, inbox: asyncio.Queue[bytes]) -> None:
             inbox.put_nowait(await link.recv())
 
 
+async def hear(link: Link, patience_s: float = SETTLE_S) -> list[Event]:
+    """All events that come until everybody waits."""
+    heard: list[Event] = []
+    while True:
+        try:
+            async with asyncio.timeout(patience_s):
+                heard.append(msgspec.json.decode(await link.recv()))
+        except TimeoutError:
+            return heard
+
+
 def mismatch(value: Any, pattern: Any, values: Event, path: str = "") -> str:
     """Where the value differs from the pattern, empty where it does not; fills in `values`."""
     if isinstance(pattern, str) and pattern.startswith("$"):

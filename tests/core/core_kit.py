@@ -33,13 +33,6 @@ from agentloop.wire.requests import AgentLoopOptions
 RESPONSE_ID = "resp_0123456789abcdef"
 SUFFIX = "0123456789abcdef"
 HOSTED = frozenset({"lookup", "web_search"})
-NO_USAGE = {
-    "input_tokens": 0,
-    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-    "output_tokens": 0,
-    "output_tokens_details": {"reasoning_tokens": 0},
-    "total_tokens": 0,
-}
 FIRST, SECOND = "call_0123456789abcdef_0", "call_0123456789abcdef_1"
 
 

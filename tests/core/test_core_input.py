@@ -10,9 +10,9 @@ import pytest
 from agentloop.core.records import Sampled
 from agentloop.errors import AgentLoopError, ClientFault, KeyConflict, StateConflict, UnknownCall
 from agentloop.tokens.render import SaidReasoning, SaidText
+from tests.conformance.heard import NO_USAGE
 from tests.core.core_kit import (
     FIRST,
-    NO_USAGE,
     RESPONSE_ID,
     SECOND,
     answer,

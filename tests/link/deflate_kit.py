@@ -6,18 +6,17 @@ import asyncio
 import random
 import zlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
-from aiohttp import web
 from yarl import URL
 
 from agentloop.clock import WallClock
 from agentloop.gate import Gate
 from agentloop.link.api import DEFAULT_LIMITS, LinkLimits
-from agentloop.link.websocket import WebSocketLink, accept
-from tests.link.test_link_websocket import serving
+from agentloop.link.websocket import WebSocketLink
+from tests.link.test_link_websocket import accepting
 
 DEFLATE = "permessage-deflate"
 TEXT, DEFLATED, CLOSE, PONG = 0x81, 0xC1, 0x88, 0x8A
@@ -106,28 +105,11 @@ class BareClient:
         return first_byte, await self._reader.readexactly(size)
 
 
-@asynccontextmanager
-async def accepting(
+def compressing(
     limits: LinkLimits = DEFAULT_LIMITS, *, compresses: bool = True
-) -> AsyncIterator[tuple[str, asyncio.Queue[WebSocketLink]]]:
+) -> AbstractAsyncContextManager[tuple[str, asyncio.Queue[WebSocketLink]]]:
     """An address, and the server's links that were made to it."""
-    links: asyncio.Queue[WebSocketLink] = asyncio.Queue()
-    over = asyncio.Event()
-    clock, gate = WallClock(), Gate()
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        link = await accept(request, clock=clock, gate=gate, limits=limits, compresses=compresses)
-        links.put_nowait(link)
-        await over.wait()
-        await link.close()
-        return link.response
-
-    async with serving(handle) as url:
-        try:
-            yield url, links
-        finally:
-            over.set()
-            await asyncio.sleep(0)
+    return accepting(limits, WallClock(), Gate(), compresses=compresses)
 
 
 @asynccontextmanager
@@ -138,7 +120,7 @@ async def bare(
     compresses: bool = True,
 ) -> AsyncIterator[tuple[WebSocketLink, BareClient]]:
     """A server's link and a bare client that has made this offer."""
-    async with accepting(limits, compresses=compresses) as (url, links):
+    async with compressing(limits, compresses=compresses) as (url, links):
         address = URL(url)
         client = BareClient(*await asyncio.open_connection(address.host, address.port))
         try:
@@ -156,7 +138,7 @@ async def client(
 ) -> AsyncIterator[tuple[WebSocketLink, aiohttp.ClientWebSocketResponse]]:
     """A server's link and aiohttp's client."""
     async with (
-        accepting(limits) as (url, links),
+        compressing(limits) as (url, links),
         aiohttp.ClientSession() as session,
         session.ws_connect(url, max_msg_size=0, **{"compress": 15, **options}) as peer,
     ):

@@ -24,9 +24,9 @@ from tests.link.deflate_kit import (
     UNICODE,
     BareClient,
     Inflater,
-    accepting,
     bare,
     client,
+    compressing,
     deflated,
     noise,
     text,
@@ -138,7 +138,7 @@ async def test_many_fragments_are_bounded_before_they_are_inflated():
     ids=["no-such-block", "no-such-code", "reversed"],
 )
 async def test_corrupt_data_ends_this_link_and_no_other(payload: bytes):
-    async with accepting(SHORT) as (url, links):
+    async with compressing(SHORT) as (url, links):
         address = URL(url)
         peers = []
         for _ in range(2):

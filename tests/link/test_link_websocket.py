@@ -41,14 +41,14 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def accepting(
-    limits: LinkLimits, clock: Clock, gate: Gate
+    limits: LinkLimits, clock: Clock, gate: Gate, *, compresses: bool = False
 ) -> AsyncIterator[tuple[str, asyncio.Queue[WebSocketLink]]]:
     """An address, and the server's halves of the links made to it."""
     links: asyncio.Queue[WebSocketLink] = asyncio.Queue()
     over = asyncio.Event()
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        link = await accept(request, clock=clock, gate=gate, limits=limits)
+        link = await accept(request, clock=clock, gate=gate, limits=limits, compresses=compresses)
         links.put_nowait(link)
         await over.wait()
         await link.close()

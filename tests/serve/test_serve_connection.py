@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,7 +13,7 @@ from agentloop.core.lanes import LANES_MAX
 from agentloop.link.api import Link
 from agentloop.serve.service import Service
 from agentloop.server.options import ServerOptions
-from tests.conformance.runner import SETTLE_S, World
+from tests.conformance.runner import SETTLE_S, World, hear
 from tests.conformance.stages import in_memory
 
 CREATE = {"type": "response.create", "model": "sim", "input": "hi"}
@@ -31,13 +30,7 @@ class Peer:
     async def ask(self, frame: bytes | dict[str, Any]) -> list[Any]:
         """All events that come of it until everybody waits."""
         self._link.send([frame if isinstance(frame, bytes) else msgspec.json.encode(frame)])
-        events = []
-        while True:
-            try:
-                async with asyncio.timeout(SETTLE_S):
-                    events.append(msgspec.json.decode(await self._link.recv()))
-            except TimeoutError:
-                return events
+        return await hear(self._link)
 
     def cut(self) -> None:
         self._link.abort()

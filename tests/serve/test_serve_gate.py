@@ -25,7 +25,7 @@ from agentloop.serve.service import Service
 from agentloop.server.assemble import assemble
 from agentloop.server.options import ServerOptions
 from tests.conformance.heard import UNNUMBERED, Event
-from tests.conformance.runner import SETTLE_S
+from tests.conformance.runner import hear
 from tests.conformance.stages import toolbox_of
 
 CALL: Event = {"call": {"name": "shell"}}
@@ -93,13 +93,7 @@ class Peer:
 
     async def hear(self) -> list[Event]:
         """All that comes until everybody waits."""
-        heard: list[Event] = []
-        while True:
-            try:
-                async with asyncio.timeout(SETTLE_S):
-                    heard.append(msgspec.json.decode(await self._link.recv()))
-            except TimeoutError:
-                return heard
+        return await hear(self._link)
 
 
 class Scene:

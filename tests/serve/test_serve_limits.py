@@ -3,7 +3,6 @@ no transcript can show: what HTTP tells, what the model reads, how full the engi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -21,7 +20,7 @@ from agentloop.server.options import ServerOptions
 from agentloop.tokens.render import RESULT_PLACEHOLDER
 from agentloop.tokens.vocabulary import vocabulary
 from tests.conformance.heard import Event
-from tests.conformance.runner import SETTLE_S
+from tests.conformance.runner import hear
 from tests.conformance.stages import in_memory
 from tests.server import server_kit
 
@@ -40,13 +39,7 @@ class Peer:
     async def ask(self, *messages: Event) -> list[Event]:
         """All events that come of these until everybody waits."""
         self._link.send([msgspec.json.encode(message) for message in messages])
-        events = []
-        while True:
-            try:
-                async with asyncio.timeout(SETTLE_S):
-                    events.append(msgspec.json.decode(await self._link.recv()))
-            except TimeoutError:
-                return events
+        return await hear(self._link)
 
     async def wait(self, duration_s: float) -> list[Event]:
         """All events that come as time passes."""
