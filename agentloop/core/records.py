@@ -134,7 +134,7 @@ class Appended(Record, tag=True):
 
 
 class Unheld(Record, tag=True):
-    """`resumed`: the create that was to take over was refused, so what waits gets a turn."""
+    """`resumed`: no create is to take over any more, so what waits gets a turn."""
 
 
 class Expired(Record, tag=True):

@@ -32,9 +32,7 @@ from agentloop.loop.timer import Timer
 log = logging.getLogger(__name__)
 
 INPUT_BYTES_MAX = 64 * 2**20
-APPEND_OVERHEAD_BYTES = (
-    1024  # what is kept of a frame beside its text: record, context, key, acceptance
-)
+APPEND_OVERHEAD_BYTES = 1024  # kept beside its text: record, context, key, acceptance
 TIMED_OUT = "The tool gave no result in time."
 _NO_TIME_S = 0.001  # less may not move the clock at all
 

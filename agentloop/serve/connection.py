@@ -84,7 +84,7 @@ class Connection:
             case Attach():
                 lane.attach(message)
             case Cancel():
-                lane.cancel(message, self._named(message, lane))
+                lane.cancel(self._named(message, lane))
             case Close():
                 lane.close(message, received, self._named(message, lane))
         lanes.keep(lane)

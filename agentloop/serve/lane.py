@@ -18,7 +18,7 @@ from agentloop.serve.faults import as_fault
 from agentloop.serve.replay import Replay, pieces
 from agentloop.serve.waiting import Received, WaitingCreate
 from agentloop.wire import codec, events
-from agentloop.wire.requests import Append, Attach, Cancel, Close, Inject
+from agentloop.wire.requests import Append, Attach, Close, Inject
 
 Refuse = Callable[[AgentLoopError, codec.Envelope], None]
 
@@ -78,7 +78,7 @@ class Lane:
             LimitExceeded: `too_many_queued`, `too_many_responses`.
             ClientFault: the parent is not there, or not ready.
         """
-        create = WaitingCreate(admitted, received, received.byte_count)
+        create = WaitingCreate(admitted, received)
         if self.is_held or self.state.waiting or self._traffic.is_full:
             self._traffic.check_may_wait(create.byte_count)
             self.state.hold(create)
@@ -189,13 +189,12 @@ class Lane:
         create = self.state.last
         if create is None:
             return False
-        create.check_room()
         self._traffic.check_may_wait(received.byte_count)
-        self._traffic.hold(received.byte_count)
         create.keep(message, received)
+        self._traffic.hold(received.byte_count)
         return True
 
-    def cancel(self, message: Cancel, live: LiveResponse | None) -> None:
+    def cancel(self, live: LiveResponse | None) -> None:
         """End a Response now; without an id, the one at work, else the create that waits longest
         (which is created for it), else the one that is open.
 

@@ -23,19 +23,23 @@ class WaitingCreate(Struct):
 
     admitted: Admitted
     received: Received
-    byte_count: int
     frames: list[tuple[Append | Close, Received]] = []
+    byte_count: int = 0
 
-    def check_room(self) -> None:
-        """Raises LimitExceeded (`too_many_queued`) where no more frames are kept."""
+    def __post_init__(self) -> None:
+        self.byte_count = self.received.byte_count
+
+    def keep(self, message: Append | Close, received: Received) -> None:
+        """A frame for it came.
+
+        Raises:
+            LimitExceeded: `too_many_queued`, no more frames are kept.
+        """
         if len(self.frames) >= FRAMES_MAX:
             raise LimitExceeded(
                 f"a waiting create keeps at most {FRAMES_MAX} frames; send more after its"
                 " `response.created`",
                 code="too_many_queued",
             )
-
-    def keep(self, message: Append | Close, received: Received) -> None:
-        """A frame for it came."""
         self.frames.append((message, received))
         self.byte_count += received.byte_count
